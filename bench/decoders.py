@@ -25,7 +25,7 @@ import torch
 
 import rmsnorm_export as rx
 from bench import consumers
-from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
+from bench.lib.results import Start, bullets, markdown_table, meaning, page_of, write_results
 from rmsnorm_export.decoder.export import export_generation
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.inputs import sample_inputs, written_name
@@ -37,9 +37,6 @@ from rmsnorm_export.runtime.sizes import sized_names
 from toolbox.command import add_output, parser, say
 from toolbox.corpus.decoders import DECODERS, decoder
 
-PACKAGES = (
-    "rmsnorm-export", "torch", "transformers", "onnx", "onnx-ir", "onnxruntime", "tensorrt-rtx",
-)  # fmt: skip
 CACHE, TOKENS = 48, 32
 FORMS = {
     "dynamic f32": (None, torch.float32),
@@ -161,19 +158,17 @@ def _page(report: Record) -> str:
         long = [(name, text) for name, text in cells.items() if text != short[name]]
         for name, text in [*long, *row["notes"].items()]:
             notes.setdefault(text, []).append(f"{row['model']} ({name})")
-    return "\n".join(
-        [
-            "# Decoders: exported, and compared with PyTorch while they write", "",
-            *bullets(about(report)), *bullets([*report["consumers"].values()]),
-            f"- rows of {' and '.join(sorted({row['date'][:10] for row in rows}))}",
-            *bullets(explanations[:1]),
-            *bullets([f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()]),
-            *bullets(explanations[1:]),
-            "",
-            *markdown_table(["model", "norms as one node", *forms, *others], lines), "",
-            *bullets([f"{', '.join(where)}: {text}" for text, where in notes.items()]), "",
-        ]
-    )  # fmt: skip
+    head = [
+        *report["consumers"].values(),
+        f"rows of {' and '.join(sorted({row['date'][:10] for row in rows}))}",
+        *explanations[:1],
+        *(f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()),
+        *explanations[1:],
+    ]
+    table = markdown_table(["model", "norms as one node", *forms, *others], lines)
+    said = bullets([f"{', '.join(where)}: {text}" for text, where in notes.items()])
+    title = "Decoders: exported, and compared with PyTorch while they write"
+    return page_of(report, title, head, [*table, "", *said])
 
 
 def main() -> int:
@@ -196,7 +191,7 @@ def main() -> int:
             rows[kind][part] = kept.get(part, {}) | row[part]
         say(json.dumps(row))
         ordered = [rows[name] for name in DECODERS if name in rows]
-        report = {**start.facts(*PACKAGES), "consumers": versions, "rows": ordered}
+        report = {**start.facts(), "consumers": versions, "rows": ordered}
         page = _page(report)
         written = write_results(report, page, arguments.output)  # a run that is ended keeps these
     for writer in writers.values():

@@ -17,12 +17,17 @@ of which a part that is missing is a row with its reason.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import math
+import os
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -32,20 +37,16 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 
-from bench.lib.child import report_one, run_one
-from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
+from bench.lib.results import Start, bullets, markdown_table, meaning, page_of, write_results
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import FLOAT
 from rmsnorm_export.runtime.session import load_session, run_session
 from rmsnorm_export.system.process import Fork, ForkEndedError
-from toolbox.command import add_output, module_command, parser, say
+from toolbox.command import add_output, module_command, module_environment, parser, say
 
-PACKAGES = (
-    "rmsnorm-export", "onnxruntime", "onnxconverter-common", "nvidia-modelopt", "onnx", "torch",
-    "transformers", "diffusers",
-)  # fmt: skip
+PACKAGES = ("onnxconverter-common", "nvidia-modelopt", "diffusers")
 DRAWS = 63
 """Sets of rows beside the first one, of the seeds from 0 on."""
 BOUND = 0.05
@@ -240,7 +241,7 @@ def measure(name: str, form: str, tools: Iterable[str], limit: float) -> list[Re
         for tool in tools:
             row = {"model": name, "form": form, "tool": tool}
             words = ["--one", tool, str(source.path), str(inputs), str(output)]
-            row |= run_one(module_command("bench.half", *words), limit)
+            row |= _run_one(module_command("bench.half", *words), limit)
             if "error" in row:
                 row["detail"] = row.pop("error").replace(f"{source.path.parent}/", "")
             else:
@@ -318,25 +319,54 @@ def _page(report: Record) -> str:
         [form.format(row[key]).replace("|", "/") if key in row else "" for key, form in COLUMNS]
         for row in (row | _in_words(rows, row) for row in rows)
     ]
-    return "\n".join(
-        [
-            "# float32 made float16", "", *bullets(about(report)),
-            "- `python -m bench.half`, a process with a time limit for each conversion", "",
-            *bullets(meaning("half", DRAWS=DRAWS)), "",
-            *markdown_table(totals, [_totals(rows, tool) for tool in present]), "",
-            *markdown_table([key for key, _ in COLUMNS], cells), "",
-        ]
-    )  # fmt: skip
+    head = ["`python -m bench.half`, a process with a time limit for each conversion"]
+    lines = [
+        *bullets(meaning("half", DRAWS=DRAWS)), "",
+        *markdown_table(totals, [_totals(rows, tool) for tool in present]), "",
+        *markdown_table([key for key, _ in COLUMNS], cells),
+    ]  # fmt: skip
+    return page_of(report, "float32 made float16", head, lines)
 
 
 def _key(row: Record) -> tuple[str, str, str]:
     return row["model"], row["form"], row["tool"]
 
 
-def _kept(output: Path) -> list[Record]:
-    """Return the rows that were measured before."""
-    rows: list[Record] = json.loads(output.read_text("utf-8"))["rows"] if output.exists() else []
-    return rows
+def _report_one(run: Callable[[], object]) -> None:
+    """Run a function, and print what it took on the last line.
+
+    Its seconds, those of the processor in it and its forks, and the largest memory of one of these.
+    """
+    start, busy = time.perf_counter(), sum(os.times()[:4])
+    run()
+    gc.collect()  # ends the forks that nothing holds
+    seconds, cpu = time.perf_counter() - start, sum(os.times()[:4]) - busy
+    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu, "peak_mb": _peak() / 1024}))
+
+
+def _run_one(command: list[str], limit: float) -> Record:
+    """Return what a process that calls ``_report_one`` printed, or why it failed as ``error``."""
+    try:
+        done = subprocess.run(
+            command, env=module_environment(), capture_output=True, text=True, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"more than {limit:.0f} s"}
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:120]}
+    result: Record = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _peak() -> int:
+    """Return the most memory that this process or a fork of it had, in KiB.
+
+    That of a fork counts what it shares with this process, as ru_maxrss does; so this process's own
+    is read elsewhere, or its parent's would count.
+    """
+    status = Path("/proc/self/status").read_text("utf-8")
+    forks = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return max(forks, int(status.partition("VmHWM:")[2].split()[0]))
 
 
 def _convert_first(convert: Convert) -> None:
@@ -354,7 +384,7 @@ def _one(tool: str, model: str, inputs: str, output: str) -> int:
     convert = TOOLS[tool]()
     _convert_first(convert)
     try:
-        report_one(lambda: convert(model, inputs, output))
+        _report_one(lambda: convert(model, inputs, output))
     except Error as error:
         say(f"{error.what} {error.found}")
         return 1
@@ -377,7 +407,8 @@ def main() -> int:
         [word for word in group if word in options.only] or list(group)
         for group in (MODELS, FORMS, TOOLS)
     ]
-    rows = {_key(row): row for row in _kept(options.output)}
+    before = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
+    rows = {_key(row): row for row in before.get("rows", ())}
     for name, form in itertools.product(*chosen[:2]):
         rows |= {_key(row): row for row in measure(name, form, chosen[2], options.time_limit)}
         order = [key for key in itertools.product(MODELS, FORMS, TOOLS) if key in rows]

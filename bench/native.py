@@ -30,7 +30,7 @@ import onnx.inliner
 import onnx_ir as ir
 
 import rmsnorm_export as rx
-from bench.lib.results import Start, publish
+from bench.lib.results import Start, markdown_table, page_of, write_results
 from bench.lib.timing import samples
 from rmsnorm_export.errors import Error
 from rmsnorm_export.op.body import build_function
@@ -43,7 +43,6 @@ from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 from toolbox.command import add_output, parser, say
 from toolbox.node_model import node_model
 
-PACKAGES = ("rmsnorm-export", "onnxruntime", "onnx", "numpy")
 NORMS: dict[str, dict[str, Any]] = {
     "plain": {"kind": "RMSNorm"},
     "skip": {"kind": "SkipRMSNorm"},
@@ -153,16 +152,12 @@ def main() -> int:
     if options.against:
         libraries["against"] = options.against
     rows = [*_rows(libraries)]
-    report = start.facts(*PACKAGES) | {
-        "rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]
-    }
-    publish(
-        report,
-        options.output,
-        title="Kernels for ONNX Runtime on the CPU",
-        table=(HEADINGS, rows),
-        head=["least of interleaved samples; of one thread its processor time"],
-    )
+    report = start.facts() | {"rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]}
+    head = ["least of interleaved samples; of one thread its processor time"]
+    table = markdown_table(HEADINGS, rows)
+    page = page_of(report, "Kernels for ONNX Runtime on the CPU", head, table)
+    print(page)
+    print(write_results(report, page, options.output))
     return 0
 
 

@@ -27,7 +27,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 import rmsnorm_export as rx
 from bench.chart import chart
-from bench.lib.results import Start, meaning, publish
+from bench.lib.results import Start, markdown_table, meaning, page_of, write_results
 from rmsnorm_export.errors import Error
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.printable import first_line
@@ -39,10 +39,6 @@ from toolbox.corpus import architectures
 from toolbox.corpus.arch_table import ENTRIES
 from toolbox.corpus.exporters import Export
 
-PACKAGES = (
-    "rmsnorm-export", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxslim", "torch",
-    "transformers",
-)  # fmt: skip
 HEADINGS = ("file", "one kernel:", "one node in the file:", "wrong results:", "failed:")
 RAW, NATIVE = "raw file", "ours portable, our CPU kernels"
 _ALLOWED = {"float32": 1e-4, "float16": 3e-2}
@@ -202,14 +198,12 @@ def write(report: dict[str, Any], output: Path) -> None:
     exports = len(report["models"])
     every = report["norms"]
     head = f"{len(counted)} of {len(counted | skipped)} types of model, {exports} exports"
-    publish(
-        report, output,
-        title="Norms that are one kernel\n\n![chart](norms.svg)",
-        table=(HEADINGS, table),
-        head=[f"{head}, {every:,} norms"],
-        text=[*meaning("norms"), ""],
-        below=["", *_left_out(report["left_out"])],
-    )  # fmt: skip
+    title = "Norms that are one kernel\n\n![chart](norms.svg)"
+    left_out = _left_out(report["left_out"])
+    lines = [*meaning("norms"), "", *markdown_table(HEADINGS, table), "", *left_out]
+    page = page_of(report, title, [f"{head}, {every:,} norms"], lines)
+    print(page)
+    print(write_results(report, page, output))
     write_whole(output.with_suffix(".svg"), chart(table, every, report["versions"]))
 
 
@@ -245,7 +239,7 @@ def main() -> int:
         counted = (f"{label} {one.problem or one.kernels}" for label, one in counts.items())
         say(f"{key}: {export.norms} norms; {', '.join(counted)}")
     table = totals(models)
-    report = start.facts(*PACKAGES) | {
+    report = start.facts("onnxslim") | {
         "norms": sum(norms.values()),
         "rows": [dict(zip(HEADINGS, row, strict=True)) for row in table],
         "models": {

@@ -27,14 +27,13 @@ import transformers
 from bench.lib import exporters
 from bench.lib.decoding import logits_of, timed
 from bench.lib.exporters import STATIC, Record
-from bench.lib.results import Start, about, bullets, markdown_table, meaning, write_results
+from bench.lib.results import Start, markdown_table, meaning, page_of, write_results
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import write_whole
 from toolbox.command import ROOT, add_output, parser, say
 from toolbox.trained import INSTALL, trained_model
 
-PACKAGES = ("rmsnorm-export", "torch", "transformers", "onnx", "onnxruntime")
 PAST, ROUNDS, TOKENS = 256, 5, 64
 ROLES = {"token": ("decode", PAST, 1), "prompt": ("prefill", 0, PAST)}
 """What is timed: the graph where a folder has two, the tokens that are cached, those given."""
@@ -182,14 +181,8 @@ def _page(report: Record) -> str:
     explanations = meaning("real", **sizes, prompts=len(PROMPTS), place=TEXT.relative_to(ROOT))
     if not report["repeats"]:
         explanations[1] = "times were not measured (--repeats 0)"
-    return "\n".join(
-        [
-            "# A trained model, by exporter", "", *bullets(about(report)),
-            *bullets(explanations),
-            "",
-            *markdown_table(headings, rows), "",
-        ]
-    )  # fmt: skip
+    title = "A trained model, by exporter"
+    return page_of(report, title, explanations, markdown_table(headings, rows))
 
 
 def main() -> int:
@@ -211,7 +204,7 @@ def main() -> int:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="real_")))
         place.mkdir(parents=True, exist_ok=True)
         rows = measure(source, place, arguments)
-    report = {**start.facts(*PACKAGES), "weights": INSTALL, "repeats": arguments.repeats}
+    report = {**start.facts(), "weights": INSTALL, "repeats": arguments.repeats}
     report["rows"] = rows
     page = _page(report)
     print(page)

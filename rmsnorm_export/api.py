@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from rmsnorm_export.compare.options import VerifyOptions
 from rmsnorm_export.errors import UsageError
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     import torch
 
     from rmsnorm_export.compare.result import Verification
+    from rmsnorm_export.compare.verify import Model
     from rmsnorm_export.decoder.bundle import Components
     from rmsnorm_export.graph.load import Source
     from rmsnorm_export.rewrite.result import Report, Result
     from rmsnorm_export.tensorrt.engine.result import EngineResult
     from rmsnorm_export.torch.export.convert import ExportResult
-
-    Model: TypeAlias = Source | torch.nn.Module | torch.export.ExportedProgram
 
 
 @takes(OptimizeOptions)

@@ -236,17 +236,6 @@ def entries(record: Any) -> tuple[OptionEntry, ...]:
     )
 
 
-def make(record: Callable[..., T], values: Mapping[str, Any]) -> T:
-    """Make a record from the keys of a pipeline file; others than its own are left alone.
-
-    Raises:
-        UsageError: a value that cannot be used.
-    """
-    fields: Any = record
-    own = [entry for entry in entries(fields) if entry.facts.toml and entry.key in values]
-    return record(**{entry.name: values[entry.key] for entry in own})
-
-
 def written(record: Any) -> dict[str, Any]:
     """Return the keys of a pipeline file that a record has, with their values."""
     kind: Any = type(record)

@@ -122,7 +122,7 @@ def test_what_a_sanitizer_finds_is_wrong(tmp_path: Path) -> None:
     machine = interpreted.machine(tmp_path, found="racecheck")
     machine = dataclasses.replace(machine, logs=tmp_path)
     for tool, wrong in (("memcheck", 0), ("racecheck", 2)):
-        jobs, options = correct.drawn(1, 2, few=True), {"tell": print, "end": math.inf}
+        jobs, options = correct.drawn(1, 2, few=True), {"end": math.inf}
         outcome = sanitize.run(machine, tool, kernel_build.driver(), jobs, **options)
         assert (outcome.problems, len(outcome.wrong)) == (2, wrong), outcome.wrong
     nothing = sanitize.run(machine, "memcheck", kernel_build.driver(), [], **options)
@@ -134,7 +134,7 @@ def test_an_error_of_a_launch_leaves_later_problems_alone() -> None:
     """Of sm_75 the driver has no code: it says so, and the next one is asked of another driver."""
     jobs = [job_for(64, driver.F32), job_for(64, driver.F32, sm=75), job_for(64, driver.F32)]
     named = [(f"problem {i}", job) for i, job in enumerate(jobs)]
-    outcome = correct.run([kernel_build.driver()], named, tell=print)
+    outcome = correct.run([kernel_build.driver()], named)
     assert (outcome.problems, outcome.failed_launches, len(outcome.wrong)) == (3, 1, 1)
     assert outcome.wrong[0].startswith("problem 1")
 
@@ -169,7 +169,7 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch, field: str, va
 
     monkeypatch.setattr(driver, "_header", changed)
     jobs = [named for named in correct.drawn(7, 60, few=True) if named[1].x.size < 1 << 13]
-    outcome = correct.run([kernel_build.driver()], jobs, tell=print)
+    outcome = correct.run([kernel_build.driver()], jobs)
     assert len(outcome.wrong) >= 2
     assert "ulp outside" in outcome.wrong[0]
 

@@ -10,12 +10,13 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
+from toolbox.command import say
 from toolbox.driver import (
     BF16,
     F16,
@@ -61,18 +62,13 @@ def drawn(seed: int, problems: int, *, few: bool = False) -> Iterator[tuple[str,
 
 
 def run(
-    command: Sequence[str | Path],
-    jobs: Iterable[tuple[str, Job]],
-    *,
-    tell: Callable[[str], None],
-    end: float = math.inf,
+    command: Sequence[str | Path], jobs: Iterable[tuple[str, Job]], *, end: float = math.inf
 ) -> Correctness:
     """Judge each problem; none at all is a fault. After a failed launch another driver goes on.
 
     Args:
         command: the driver, perhaps under another program.
         jobs: with the name of each.
-        tell: called with a line now and then.
         end: on the monotonic clock; no problem is begun after it.
     """
     outcome = Correctness()
@@ -93,7 +89,7 @@ def run(
                 driver.close()
                 driver = Driver(*command)
         if outcome.problems % 500 == 0:
-            tell(f"{outcome.problems} problems, {len(outcome.wrong)} wrong")
+            say(f"{outcome.problems} problems, {len(outcome.wrong)} wrong")
     if code := driver.finish():
         outcome.wrong.append(f"the driver, or the program around it, ended with {code}")
     if not outcome.problems:

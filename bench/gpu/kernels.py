@@ -20,7 +20,6 @@ from typing import Any
 from bench.gpu import correct, directed, sanitize, speed, streams
 from bench.gpu.machine import Built, Machine
 from bench.gpu.steps import Step, Tell
-from toolbox.command import say
 from toolbox.driver import Driver
 
 TITLE = "The kernels on a GPU"
@@ -46,19 +45,19 @@ def _told(name: str, outcome: correct.Correctness, tell: Tell) -> None:
 
 def _directed(group: str, machine: Machine, built: Built, tell: Tell, end: float) -> None:
     problems = directed.problems(group, machine.checked)
-    _told(group, correct.run([built.driver], problems, tell=say, end=end), tell)
+    _told(group, correct.run([built.driver], problems, end=end), tell)
 
 
 def _random(machine: Machine, built: Built, tell: Tell, end: float) -> None:
     problems = correct.drawn(machine.seed, machine.problems)
-    _told(f"seed {machine.seed}", correct.run([built.driver], problems, tell=say, end=end), tell)
+    _told(f"seed {machine.seed}", correct.run([built.driver], problems, end=end), tell)
 
 
 def _sanitized(tool: str, machine: Machine, built: Built, tell: Tell, end: float) -> None:
     """One problem of each cluster, then random ones."""
     jobs = directed.problems("clusters", machine.checked)
     jobs += correct.drawn(machine.seed, machine.sanitized, few=True)
-    _told(tool, sanitize.run(machine, tool, built.driver, jobs, tell=say, end=end), tell)
+    _told(tool, sanitize.run(machine, tool, built.driver, jobs, end=end), tell)
 
 
 def _launched(check: str, machine: Machine, built: Built, tell: Tell, end: float) -> None:  # noqa: ARG001

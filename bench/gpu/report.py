@@ -10,8 +10,7 @@ from typing import Any
 
 from bench.lib.results import Start, about, bullets, write_results
 
-PACKAGES = ("torch", "triton", "liger-kernel", "quack-kernels")
-PACKAGES += ("onnxruntime-gpu", "onnxruntime", "onnx", "transformers")
+PACKAGES = ("triton", "liger-kernel", "quack-kernels")
 _SECTIONS = ("seen", "checked", "wrong", "not run")
 _SECONDS = 5
 """Between two writes while rows come."""

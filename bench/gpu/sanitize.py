@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench.gpu import correct
@@ -15,13 +15,7 @@ _FOUND = 99
 
 
 def run(
-    machine: Machine,
-    tool: str,
-    driver: Path,
-    jobs: Iterable[tuple[str, Job]],
-    *,
-    tell: Callable[[str], None],
-    end: float,
+    machine: Machine, tool: str, driver: Path, jobs: Iterable[tuple[str, Job]], *, end: float
 ) -> correct.Correctness:
     """Judge the problems as ``correct.run`` does; what the tool finds is wrong, too."""
     sanitizer, log = machine.program("compute-sanitizer"), machine.logs / f"{tool}.log"
@@ -30,7 +24,7 @@ def run(
         return correct.Correctness(wrong=[text])
     log.unlink(missing_ok=True)
     options = ["--tool", tool, "--error-exitcode", str(_FOUND), "--log-file", log]
-    outcome = correct.run([sanitizer, *options, driver], jobs, tell=tell, end=end)
+    outcome = correct.run([sanitizer, *options, driver], jobs, end=end)
     if not log.is_file():
         outcome.wrong.append(f"{sanitizer} wrote no {log}: it did not run")
     elif outcome.wrong:

@@ -201,11 +201,7 @@ def _quack(_: Work) -> Runs:
     }
 
 
-PEERS: dict[str, Callable[[Work], Runs]] = {
-    "torch fused": _torch,
-    "Liger": _liger,
-    "quack": _quack,
-}
+PEERS: dict[str, Callable[[Work], Runs]] = {"torch fused": _torch, "Liger": _liger, "quack": _quack}
 
 
 def _measure(

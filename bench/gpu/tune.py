@@ -147,10 +147,6 @@ def _works(machine: Machine) -> list[speed.Work]:
     ]
 
 
-def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["op"], row["rows"], row["n"], *(row["way"] or ())
-
-
 def _timed(
     bench: _Bench, work: speed.Work, way: Variant | None, tell: Tell, spent: float = 0.004
 ) -> dict[str, Any]:
@@ -202,7 +198,8 @@ def _median(row: dict[str, Any]) -> float:
 
 def _by_work(rows: list[dict[str, Any]]) -> dict[speed.Work, list[dict[str, Any]]]:
     """Rows that were timed, by what they compute; the last of the same variant counts."""
-    latest = {_key(row): row for row in rows if "seconds" in row}
+    timed = (row for row in rows if "seconds" in row)
+    latest = {(row["op"], row["rows"], row["n"], *(row["way"] or ())): row for row in timed}
     works: dict[speed.Work, list[dict[str, Any]]] = {}
     for row in latest.values():
         work = speed.Work(row["op"], row["rows"], row["n"], "bfloat16")

@@ -6,6 +6,7 @@ each round: where weights lie in memory makes a graph faster or slower by more t
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.lib.timing import Run, samples
 from rmsnorm_export.runtime.session import load_session
 
 
@@ -64,14 +66,10 @@ def timed(
     paths: dict[str, Path], repeats: int, past: int, tokens: int, heads: Sequence[int]
 ) -> dict[str, Any]:
     """Return the seconds of this thread for each run of graphs, in turn, in new sessions."""
-    how: dict[str, Any] = {"optimize": True, "threads": 1}
-    sessions = {label: load_session(path, **how) for label, path in paths.items()}
-    feeds = {label: inputs(one, past, tokens, heads) for label, one in sessions.items()}
-    seconds: dict[str, list[float]] = {label: [] for label in sessions}
-    before = 3 if tokens == 1 else 1  # memory and caches are warm
-    for _ in range(repeats + before):
-        for label, session in sessions.items():
-            start = time.thread_time()
-            session.run(None, feeds[label])
-            seconds[label].append(time.thread_time() - start)
-    return {label: np.array(times[before:]) for label, times in seconds.items()}
+    runs: dict[str, Run] = {}
+    for label, path in paths.items():
+        session = load_session(path, optimize=True, threads=1)
+        feeds = inputs(session, past, tokens, heads)
+        runs[label] = functools.partial(session.run, None, feeds)
+    taken = samples(runs, repeats, least=0.0, clock=time.thread_time)
+    return {label: np.array(seconds) for label, seconds in taken.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import platform
 from collections.abc import Iterable, Sequence
@@ -15,23 +14,20 @@ import msgspec.toml
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
+from rmsnorm_export.system.provenance import utc_now
 
 _PAGES = msgspec.toml.decode(Path(__file__).parents[1].joinpath("pages.toml").read_bytes())
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
     """When a measurement began, which is its date, and how busy the machine was then."""
 
-    date: str = dataclasses.field(default_factory=_now)
+    date: str = dataclasses.field(default_factory=utc_now)
     load: float = dataclasses.field(default_factory=load_average)
 
     def facts(self, *packages: str) -> dict[str, Any]:
-        """Return the head of a report, at its end."""
+        """Return the head of a report, at its end; ``packages``: used besides ``TOOLS``."""
         machine = {"cpu": cpu_name(), "cores": cores(), "memory_gib": memory_gib()}
         machine |= {"system": platform.system(), "python": platform.python_version()}
         return {
@@ -39,7 +35,7 @@ class Start:
             "date": self.date,
             "machine": machine,
             "load_average": {"before": self.load, "after": load_average()},
-            "versions": versions_of(packages),
+            "versions": versions_of() | versions_of(packages),
         }
 
 
@@ -72,6 +68,11 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
     return [lines[0], f"|{'|'.join(marks)}|", *lines[1:]]
 
 
+def page_of(report: dict[str, Any], title: str, head: Sequence[str], lines: Sequence[str]) -> str:
+    """Return the page of a report: below its title what ``about`` and ``head`` say, then lines."""
+    return "\n".join([f"# {title}", "", *bullets([*about(report), *head]), "", *lines, ""])
+
+
 def write_results(report: dict[str, Any], page: str, output: Path) -> str:
     """Write the report as JSON to ``output`` and its page beside it, each whole or not at all.
 
@@ -82,28 +83,3 @@ def write_results(report: dict[str, Any], page: str, output: Path) -> str:
     write_whole(output, json.dumps(report, indent=1) + "\n")
     write_whole(output.with_suffix(".md"), page)
     return f"written: {output} and {output.with_suffix('.md')}"
-
-
-def publish(
-    report: dict[str, Any],
-    output: Path,
-    *,
-    title: str,
-    table: tuple[Sequence[str], Sequence[Sequence[str]]],
-    head: Sequence[str] = (),
-    text: Sequence[str] = (),
-    below: Sequence[str] = (),
-) -> None:
-    """Print the page of a report of one table, and write its files.
-
-    Args:
-        report, output: as ``write_results`` takes them.
-        title: of the page.
-        table: headings and rows.
-        head: beside what ``about`` says.
-        text, below: lines of the page before the table and after it.
-    """
-    facts = bullets([*about(report), *head])
-    page = "\n".join([f"# {title}", "", *facts, "", *text, *markdown_table(*table), *below, ""])
-    print(page)
-    print(write_results(report, page, output))

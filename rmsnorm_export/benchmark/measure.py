@@ -11,7 +11,6 @@ from rmsnorm_export.benchmark.model import bench_model
 from rmsnorm_export.benchmark.options import BenchOptions
 from rmsnorm_export.benchmark.result import RAW, Benchmark, Timing, machine
 from rmsnorm_export.benchmark.statistics import FEWEST, quartiles_ms
-from rmsnorm_export.compare.backend import Chosen
 from rmsnorm_export.compare.engine import Engine
 from rmsnorm_export.compare.outputs import describe_feeds
 from rmsnorm_export.decoder.bundle import Components, open_folder
@@ -77,7 +76,7 @@ def bench_engine(path: Path, options: BenchOptions) -> Benchmark:
         BackendMissingError: its backend, Polygraphy or a GPU is missing.
     """
     start, load_before = time.perf_counter(), load_average()
-    engine = Engine.open(Chosen(Engine, path, "engine"))
+    engine = Engine.open(path)
     declared = engine.declared()
     if options.shapes or options.dims:
         points = size_points(declared, options.shapes, options.dims, POINTS)

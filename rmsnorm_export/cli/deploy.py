@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib import resources
 from typing import Any
 
 import click
@@ -54,13 +55,12 @@ def command(files: Files, pipeline: str, init: bool, **options: Any) -> None:
 
 
 def _write_start(files: Files, place: str) -> None:
-    from rmsnorm_export.deploy.settings import starting_file
     from rmsnorm_export.graph.save import check_output
     from rmsnorm_export.records import document
     from rmsnorm_export.system.files import write_whole
 
     path = check_output(place, force=files.force)
-    write_whole(path, starting_file(), replace=files.force)
+    text = resources.files("rmsnorm_export.deploy").joinpath("start.toml").read_text("utf-8")
+    write_whole(path, text, replace=files.force)
     wrote = f"wrote {path}\nedit it, then run: rmsnorm-export deploy {shlex.quote(place)}\n"
-    text = document("starting_file", {"path": path}) if files.state.json else wrote
-    click.echo(text, nl=False)
+    click.echo(document("starting_file", {"path": path}) if files.state.json else wrote, nl=False)

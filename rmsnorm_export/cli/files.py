@@ -218,11 +218,7 @@ class Files:
         return {"path": console.STDIO, "bytes": len(data)}
 
     def finish_written(
-        self,
-        reports: Mapping[str, Report],
-        written: Any,
-        error: Error | None,
-        **more: Verification,
+        self, reports: Mapping[str, Report], written: Any, error: Error | None, **more: Verification
     ) -> None:
         """End a command that wrote a model or a folder of graphs, or nothing.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import functools
 import os
 import pkgutil
 import re
@@ -27,25 +28,6 @@ from rmsnorm_export.tensorrt.engine.backends import is_engine
 
 ModelKind = Literal["onnx", "pytorch", "engine"]
 """``onnx`` is every model that is neither of the others."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
-    """A model, and what is to run it.
-
-    Attributes:
-        backend: its class.
-        model: as for ``rmsnorm_export.verify``.
-        name: of the backend.
-        optimize: leave the runtime's own graph optimization on, where it has one.
-        trust_source: a .pt2 file may run what it holds.
-    """
-
-    backend: type[Backend]
-    model: Any
-    name: str
-    optimize: bool = True
-    trust_source: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -108,8 +90,14 @@ class Backend(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def open(cls, chosen: Chosen) -> Backend:
-        """Make the model ready to the point where work begins.
+    def open(cls, model: Any, name: str, *, optimize: bool, trust_source: bool) -> Backend:
+        """Make a model ready to the point where work begins.
+
+        Args:
+            model: as for ``rmsnorm_export.verify``.
+            name: of the backend.
+            optimize: leave the runtime's own graph optimization on, where it has one.
+            trust_source: a .pt2 file may run what it holds.
 
         Raises:
             UsageError, InputError, BackendMissingError: as for ``rmsnorm_export.verify``.
@@ -147,8 +135,10 @@ _FACTORY = re.compile(r"([\w.]+|.+\.py):[\w.]+")
 _AUTO: dict[ModelKind, str] = {"onnx": "onnxruntime", "pytorch": "torch", "engine": "engine"}
 
 
-def choose_backend(model: Any, choice: str, trust_source: bool, *, optimize: bool) -> Chosen:
-    """Return a model with the backend that runs it, after what that needs was found to be there.
+def choose_backend(
+    model: Any, choice: str, trust_source: bool, *, optimize: bool
+) -> functools.partial[Backend]:
+    """Return what opens a model on its backend, after what that needs was found to be there.
 
     Raises:
         UsageError: the backend does not take such a model.
@@ -165,7 +155,7 @@ def choose_backend(model: Any, choice: str, trust_source: bool, *, optimize: boo
         fix = f"omit the backend: {_AUTO[kind]} runs it"
         raise UsageError(what, found=short(str(shown), 300), fix=fix)
     cls.require(name)
-    return Chosen(cls, model, name, optimize, trust_source)
+    return functools.partial(cls.open, model, name, optimize=optimize, trust_source=trust_source)
 
 
 def _kind_of_model(model: Any, choice: str) -> ModelKind:

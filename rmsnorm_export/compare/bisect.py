@@ -216,15 +216,14 @@ class Search:
     def _test(self, names: list[str]) -> OutputComparison:
         """Run both models with these values, compare them, and return the target's comparison."""
         first, second = (read([*names, self.target]) for read in self.readers)
-        through = max((flow.half for flow in self.flows), key=HALF_TYPES.index)
+        half = max((flow.half for flow in self.flows), key=HALF_TYPES.index)
+        bounds = dataclasses.replace(self.bounds, through=half)
         for name in names:
             a, b = first[name], second[name]
             if not comparable(a, b):
                 self.odd.append(name)
                 continue
-            self.tested[name] = compare_output(
-                name, b, a, self.bounds, largest=_largest_to_go_by(a, b), through=through
-            )
+            self.tested[name] = compare_output(name, b, a, bounds, largest=_largest_to_go_by(a, b))
         return compare_output(self.target, second[self.target], first[self.target], self.bounds)
 
 

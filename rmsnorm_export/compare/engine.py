@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel
+from rmsnorm_export.compare.backend import Answer, Backend, RunModel
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import short
@@ -42,9 +42,9 @@ class Engine(Backend):
     takes = frozenset({"engine"})
 
     @classmethod
-    def open(cls, chosen: Chosen) -> Engine:
+    def open(cls, model: Any, *_: Any, **__: Any) -> Engine:
         """Open an engine after every check that can be made before it is loaded."""
-        path = Path(os.path.abspath(chosen.model))
+        path = Path(os.path.abspath(model))
         record = read_record(path)
         backends.BACKENDS[record.backend].require()
         if not backends.gpu_visible():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx
 
-from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel, Searchable
+from rmsnorm_export.compare.backend import Answer, Backend, RunModel, Searchable
 from rmsnorm_export.errors import BackendMissingError, VerificationError
 from rmsnorm_export.graph.load import LoadedModel, load_model
 from rmsnorm_export.op.dtypes import Array
@@ -57,8 +58,8 @@ class OnnxRuntime(Backend):
             raise BackendMissingError("ONNX Runtime cannot run in CUDA here.", found=found, fix=fix)
 
     @classmethod
-    def open(cls, chosen: Chosen) -> Backend:
-        return cls(load_model(chosen.model), chosen.name, chosen.optimize)
+    def open(cls, model: Any, name: str, *, optimize: bool, **_: Any) -> Backend:
+        return cls(load_model(model), name, optimize)
 
     @property
     def _device(self) -> Device:

@@ -6,15 +6,7 @@ import dataclasses
 
 from rmsnorm_export.compare.backends import backend_choices
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.options import (
-    Bound,
-    Count,
-    Options,
-    Progress,
-    Seed,
-    option,
-    progress_option,
-)
+from rmsnorm_export.options import Bound, Count, Options, Progress, Seed, option, progress_option
 from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Inputs, Shapes, dims_option, shapes_option
 from rmsnorm_export.torch_options import TRUST_HELP
 
@@ -51,10 +43,7 @@ class VerifyOptions(Options):
     )
     atol: Bound | None = option(None, help="Largest absolute difference, added to that of --rtol.")
     backend_a: str = option(
-        "auto",
-        choices=backend_choices,
-        toml=False,
-        help=f"What runs A. {_BACKENDS}",
+        "auto", choices=backend_choices, toml=False, help=f"What runs A. {_BACKENDS}"
     )
     backend_b: str = option(
         "auto", choices=backend_choices, toml=False, help=f"What runs B. {_BACKENDS}"

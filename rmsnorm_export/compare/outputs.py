@@ -28,7 +28,7 @@ class Bounds:
         atol, rtol: as for ``rmsnorm_export.verify``; None: not given.
         reduced: "" or why float32 is computed with fewer digits than it has, e.g. ``the engine was
             built with TF32``: 11 significant bits, those of float16.
-        through: a coarser type by way of which all outputs are computed; or "".
+        through: a coarser type by way of which the arrays are computed; or "".
     """
 
     atol: float | None = None
@@ -36,13 +36,8 @@ class Bounds:
     reduced: str = ""
     through: str = ""
 
-    def relative(self, dtype: str, through: str = "") -> tuple[float, str]:
-        """Return the bound relative to the largest element, and its reason.
-
-        Args:
-            dtype: of the arrays.
-            through: a coarser type by way of which these are computed; or "".
-        """
+    def relative(self, dtype: str) -> tuple[float, str]:
+        """Return the bound relative to the largest element of arrays of a type, and its reason."""
         if self.rtol is not None or self.atol is not None:
             return self.rtol or 0.0, f"given: rtol {self.rtol or 0:g}, atol {self.atol or 0:g}"
         if dtype not in DEFAULT_RTOL:
@@ -50,21 +45,14 @@ class Bounds:
         computed, why = dtype, ""
         if dtype == "float32" and self.reduced:
             computed, why = "float16", f", 11 significant bits: {self.reduced}"
-        for way in (self.through, through):
-            if DEFAULT_RTOL.get(way, 0.0) > DEFAULT_RTOL[computed]:
-                computed, why = way, f", computed by way of {way}"
+        if DEFAULT_RTOL.get(self.through, 0.0) > DEFAULT_RTOL[computed]:
+            computed, why = self.through, f", computed by way of {self.through}"
         rtol = DEFAULT_RTOL[computed]
         return rtol, f"{dtype}: {rtol:g} of the largest element{why}"
 
 
 def compare_output(
-    name: str,
-    computed: Array,
-    expected: Array,
-    bounds: Bounds,
-    *,
-    largest: float | None = None,
-    through: str = "",
+    name: str, computed: Array, expected: Array, bounds: Bounds, *, largest: float | None = None
 ) -> OutputComparison:
     """Compare one output with what it should be.
 
@@ -74,10 +62,9 @@ def compare_output(
             narrower one tells the bound.
         bounds: that it has to keep; with neither atol nor rtol, the default rtol of the type.
         largest: what the relative bound refers to; None: the largest finite ``|expected|``.
-        through: as for ``Bounds.relative``.
     """
     metrics = compare_arrays(computed, expected)
-    relative, tolerance = bounds.relative(metrics.dtype, through)
+    relative, tolerance = bounds.relative(metrics.dtype)
     if computed.dtype != expected.dtype and is_float(expected.dtype):
         tolerance += f"; the narrower of {expected.dtype} and {computed.dtype}"
     if largest is None:

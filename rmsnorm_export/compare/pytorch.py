@@ -18,7 +18,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 from torch.utils import _pytree as pytree
 
-from rmsnorm_export.compare.backend import Answer, Backend, Chosen, RunModel, Searchable
+from rmsnorm_export.compare.backend import Answer, Backend, RunModel, Searchable
 from rmsnorm_export.compare.onnx_backend import OnnxRuntime
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.graph.load import load_model
@@ -51,11 +51,10 @@ class PyTorch(Backend):
     takes = frozenset({"pytorch"})
 
     @classmethod
-    def open(cls, chosen: Chosen) -> PyTorch:
+    def open(cls, model: Any, *_: Any, trust_source: bool, **__: Any) -> PyTorch:
         """Load a source as ``export`` takes it, or take a module as it is."""
-        model = chosen.model
         if isinstance(model, str | os.PathLike):
-            return cls(load(os.fspath(model), SourceOptions(trust_source=chosen.trust_source)))
+            return cls(load(os.fspath(model), SourceOptions(trust_source=trust_source)))
         example = None if callable(getattr(model, "forward", None)) else model.example_inputs
         args, kwargs = example or (None, None)  # a program may have some
         return cls(Loaded(model, type(model).__qualname__, args, kwargs))

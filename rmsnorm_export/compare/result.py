@@ -178,22 +178,19 @@ class Verification(Shown):
         more = f"; {len(odd) - _MOST_ODD:,} outputs more" if len(odd) > _MOST_ODD else ""
         return "".join(odd[:_MOST_ODD]) + more
 
-    def error(self, what: str = "", *, fix: str = "") -> VerificationError | None:
+    def error(self, *, fix: str = "") -> VerificationError | None:
         """Return what a command ends with; None when all passed.
 
         Args:
-            what: happened where the models differ; "": that.
-            fix: where they differ; "": as for ``verify``.
+            fix: where the models differ; "": as for ``verify``.
         """
         if self.passed:
             return None
-        own, own_fix = _FAILURES[self.verdict]
+        what, own_fix = _FAILURES[self.verdict]
         first = self.first_difference
         detail = self.reason if first is None else f"{self.reason}; {first.conclusion}"
-        if self.verdict == "differ":
-            return VerificationError(what or own, found=detail, fix=fix or own_fix)
         kind = NotRunError if self.not_run else VerificationError
-        return kind(own, found=detail, fix=own_fix)
+        return kind(what, found=detail, fix=(self.verdict == "differ" and fix) or own_fix)
 
 
 def not_run(error: NotRunError, **facts: Any) -> Verification:

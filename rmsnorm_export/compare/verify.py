@@ -15,7 +15,7 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import quoted
 from rmsnorm_export.runtime.inputs import first_run, input_candidates
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, NOTHING_COMPARED
-from rmsnorm_export.runtime.sizes import Declared, Signature, is_fixed
+from rmsnorm_export.runtime.sizes import Declared, Signature, agree
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ def verify_models(a: Model, b: Model, options: VerifyOptions) -> Verification:
     """Compare two models, neither a folder of graphs; arguments and errors as for ``verify``."""
     first = choose_backend(a, options.backend_a, options.trust_source, optimize=False)
     second = choose_backend(b, options.backend_b, options.trust_source, optimize=True)
-    return compare_backends(first.backend.open(first), second.backend.open(second), options)
+    return compare_backends(first(), second(), options)
 
 
 def compare_backends(first: Backend, second: Backend, options: VerifyOptions) -> Verification:
@@ -91,11 +91,7 @@ def _check_inputs(first: Signature | None, second: Signature | None) -> None:
 def _same_kind(a: Declared, b: Declared) -> bool:
     if a.dtype != b.dtype and not {a.dtype, b.dtype} <= DEFAULT_RTOL.keys():
         return False
-    if a.shape is None or b.shape is None:
-        return True
-    sizes = [*zip(a.shape, b.shape, strict=False)]
-    fixed = all(x == y for x, y in sizes if is_fixed(x) and is_fixed(y))
-    return len(a.shape) == len(b.shape) and fixed
+    return a.shape is None or b.shape is None or agree(a.shape, b.shape)
 
 
 def _first_answer(candidates: Iterable[Feeds], run: RunModel) -> tuple[Feeds, Answer]:

@@ -29,13 +29,7 @@ from rmsnorm_export.options import MOST_INT32
 from rmsnorm_export.printable import quoted, short
 from rmsnorm_export.runtime.inputs import graph_inputs, read_npz
 from rmsnorm_export.runtime.sizes import Dims, Given, Inputs, Shapes, Use, read, sized_names
-from rmsnorm_export.system.files import (
-    StrPath,
-    copy_file,
-    next_state,
-    output_path,
-    refusals_as,
-)
+from rmsnorm_export.system.files import StrPath, copy_file, next_state, output_path, refusals_as
 from rmsnorm_export.system.reading import inside, read_json
 from rmsnorm_export.system.shown import Shown
 

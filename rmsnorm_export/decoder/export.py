@@ -18,11 +18,7 @@ from rmsnorm_export.decoder.bundle import (
     write_json,
 )
 from rmsnorm_export.decoder.caches import whole_caches
-from rmsnorm_export.decoder.components import (
-    Component,
-    check_generative,
-    trace_components,
-)
+from rmsnorm_export.decoder.components import Component, check_generative, trace_components
 from rmsnorm_export.decoder.consumers import (
     PADDED,
     allow_empty_of_optimum,

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from rmsnorm_export.decoder.bundle import state_name, states_of
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.proof.comparison import Defined, Prepare, Reference
+from rmsnorm_export.runtime.sizes import agree
 
 TOKENS = ("input_ids", "decoder_input_ids", "inputs_embeds")
 
@@ -35,11 +36,9 @@ class Held:
         paths, given = states_of(graph), {}
         for value in graph.inputs:
             array = self.leaves.get(state_name(str(value.name))) if value.name in paths else None
-            sizes = None if array is None or value.shape is None else [*value.shape]
-            if array is not None and sizes is not None and len(sizes) == array.ndim:
-                pairs = zip(sizes, array.shape, strict=True)
-                if all(size == own for size, own in pairs if isinstance(size, int)):
-                    given[str(value.name)] = array
+            shape = None if array is None else value.shape
+            if array is not None and shape is not None and agree([*shape], array.shape):
+                given[str(value.name)] = array
         return given
 
     def keep(self, reference: Reference) -> None:

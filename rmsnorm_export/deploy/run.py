@@ -20,13 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rmsnorm_export.deploy.result import (
-    RECORD,
-    Deployment,
-    StepOutcome,
-    out_of_date,
-    read_record,
-)
+from rmsnorm_export.deploy.result import RECORD, Deployment, StepOutcome, out_of_date, read_record
 from rmsnorm_export.deploy.settings import Settings, StepName, read_settings
 from rmsnorm_export.deploy.steps import STEP_CLASSES, Step
 from rmsnorm_export.errors import Error, Failure, UsageError

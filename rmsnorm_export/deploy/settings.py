@@ -1,4 +1,4 @@
-"""The pipeline file: its tables, how it is read and checked, and one to start with.
+"""The pipeline file: its tables, and how it is read and checked.
 
 A key is called as the option of the command, with underscores. A step runs when its table is there.
 Nothing here reads a model, imports a runtime or writes: errors come before any work.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -27,7 +26,6 @@ from rmsnorm_export.options import (
     Options,
     Seed,
     entries,
-    make,
     option,
     written,
 )
@@ -254,7 +252,7 @@ def _record(where: str, table: Any, values: dict[str, Any], folder: Path) -> Any
             raise UsageError(f"{where} {short(key)}: {problem}.", found=found, fix=fix)
     absolute = {k: _absolute(v, folder) if known[k].is_path else v for k, v in values.items()}
     try:
-        return make(table, absolute)
+        return table(**{known[key].name: value for key, value in absolute.items()})
     except UsageError as error:
         key = f" {error.entry.key}" if isinstance(error, OptionError) else ""
         raise error.at(f"{where}{key}") from error
@@ -294,8 +292,3 @@ def _check_input(where: str, file: Path, folder: Path) -> None:
     if Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder)):
         fix = "put it elsewhere, or give another [pipeline] folder"
         raise UsageError(f"{where}: an input is in the pipeline's folder.", found=found, fix=fix)
-
-
-def starting_file() -> str:
-    """Return a pipeline file whose commented keys work as they stand."""
-    return resources.files(__package__).joinpath("start.toml").read_text(encoding="utf-8")

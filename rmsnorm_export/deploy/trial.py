@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ from rmsnorm_export.deploy.served import ServedModel
 from rmsnorm_export.errors import NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import collapse
-from rmsnorm_export.runtime.inputs import SIZE_CHOICES, graph_inputs, index_limits, make_inputs
+from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, input_candidates, make_inputs
 from rmsnorm_export.runtime.metrics import without_evidence
 from rmsnorm_export.runtime.session import open_session, run_session, runtime_name
-from rmsnorm_export.runtime.sizes import Shape, input_shapes
 
 _BOUNDS = {"float64": 1e-6, "float32": 1e-3, "float16": 3e-2, "bfloat16": 1e-1}
 """Largest difference of joined requests, relative to the largest element: a product of matrices of
@@ -38,11 +36,14 @@ def try_model(
     assert subject.loaded is not None  # an engine is not run here
     session, problems = open_session(path, optimize=True, kernels=kernels), []
     declared, limits = graph_inputs(subject.loaded.model), index_limits(subject.loaded.model)
-    for sizes in SIZE_CHOICES:
-        shapes = _usual_request(subject, max_batch > 0, sizes)
+    given = subject.profiles[-1][1] if subject.profiles else None
+    usual = dict.fromkeys(declared, (1,)) if max_batch > 0 else {}  # a batch of 1
+    requests, _ = input_candidates(declared, limits, None, shapes=given, usual=usual)
+    for request in requests():
+        shapes = {name: array.shape for name, array in request.items()}
         asked = "; ".join(collapse(f"{k} {'x'.join(map(str, v))}" for k, v in shapes.items()))
         try:
-            answers = run_session(session, make_inputs(declared, limits, shapes, seed=0))
+            answers = run_session(session, request)
         except NotRunError:
             raise
         except VerificationError as error:
@@ -66,14 +67,6 @@ def try_model(
     fix = "give sizes that it accepts with --shapes, or look for overflow in the model; in Python, "
     fix += "check=False packages it as it is"
     raise VerificationError(what, found=problems[0], fix=fix)
-
-
-def _usual_request(subject: ServedModel, batched: bool, sizes: Sequence[int]) -> dict[str, Shape]:
-    """Return shapes of a usual request: of the last profile, else of ``sizes``, a batch of 1."""
-    if subject.profiles:
-        return subject.profiles[-1][1]
-    usual = {item.name: (1,) for item in subject.inputs} if batched else {}
-    return input_shapes({item.name: item for item in subject.inputs}, usual=usual, sizes=sizes)
 
 
 def _mixed(both: dict[str, Array], session: Any) -> str:

@@ -182,7 +182,8 @@ class Marks:
                 marks |= self._add_to_bodies(graph, node)
             for value in tuple(graph.inputs) if node is None else node.outputs:
                 last = self._passed_on(graph, value)
-                if self._is_marked(value):
+                is_tensor = isinstance(value.type, ir.TensorType | None)
+                if is_tensor and value.name != "" and value in self._values:
                     marks[value] = self._call(graph, self._measure, last)
         return marks
 
@@ -201,10 +202,6 @@ class Marks:
             both = user in self._rounding.kept and (wide or value in self._rounding.stored)
             user.replace_input_with(index, exact if both else last)
         return exact if wide else last
-
-    def _is_marked(self, value: ir.Value) -> bool:
-        tensor = value.type is None or isinstance(value.type, ir.TensorType)
-        return tensor and value.name != "" and value in self._values
 
     def _add_to_bodies(self, graph: ir.Graph, node: ir.Node) -> dict[ir.Value, ir.Value]:
         """Return the scalars of values in bodies, 0 where another branch was taken."""

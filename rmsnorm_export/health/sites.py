@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from rmsnorm_export.audit.operators import CENTRED
 from rmsnorm_export.graph.order import graphs_in, subgraphs
 from rmsnorm_export.health.half import FileNames, node_name
 from rmsnorm_export.health.limits import Limits
@@ -22,10 +23,7 @@ from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.match import Match, module_path
 from rmsnorm_export.recognize.scan import recognize
 
-_NORM_OPERATORS = (
-    "LayerNormalization", "InstanceNormalization", "GroupNormalization",
-    "MeanVarianceNormalization", "LpNormalization",
-)  # fmt: skip
+_NORM_OPERATORS = (*CENTRED, "LpNormalization")
 PRODUCTS = (
     "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LSTM", "GRU", "RNN", "Attention",
     "FusedMatMul", "MatMulNBits", "MultiHeadAttention", "GroupQueryAttention",

@@ -51,8 +51,6 @@ Quantize = Literal["fp8", "int8", "fp8_per_row", "int8_per_row"]
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 1, 10, 11, 16
 """ONNX element types (TensorProto.DataType) that the operator takes."""
 
-INT64 = 7
-
 HALF_TYPES = frozenset({FLOAT16, BFLOAT16})
 FLOAT_TYPES = HALF_TYPES | {FLOAT, DOUBLE}
 

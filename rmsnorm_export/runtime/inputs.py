@@ -25,8 +25,8 @@ from rmsnorm_export.runtime.sizes import (
     Inputs,
     Shape,
     Signature,
+    agree,
     input_shapes,
-    is_fixed,
     shape_text,
 )
 from rmsnorm_export.system.files import refusals_as
@@ -168,10 +168,7 @@ def check_inputs(arrays: Mapping[str, Array], declared: Signature) -> dict[str, 
         array = np.asarray(arrays[name])
         if item.dtype == "bfloat16" and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
-        shape = item.shape or array.shape
-        sizes = zip(shape, array.shape, strict=False)
-        fits = len(shape) == array.ndim and all(a == b for a, b in sizes if is_fixed(a))
-        if str(array.dtype) != item.dtype or not fits:
+        if str(array.dtype) != item.dtype or not agree(item.shape or array.shape, array.shape):
             own = f"{quoted(name)} is {array.dtype} {list(array.shape)}"
             found = f"{own}, the model takes {item.text()}"
             fix = "give an array of the declared type and shape"

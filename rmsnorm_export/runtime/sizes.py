@@ -194,6 +194,12 @@ def is_fixed(size: Size) -> bool:
     return isinstance(size, int) and size >= 0
 
 
+def agree(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Return whether two shapes are of one rank, and the same where both have numbers."""
+    pairs = zip(a, b, strict=False)
+    return len(a) == len(b) and all(x == y for x, y in pairs if is_fixed(x) and is_fixed(y))
+
+
 def symbol_of(size: Size, axis: int) -> str | int:
     """Return the key of a dynamic size in ``Bound``."""
     return size if isinstance(size, str) and size else axis

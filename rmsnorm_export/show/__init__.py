@@ -62,11 +62,7 @@ _OF_A_MODEL = ("Report", "Benchmark")
 
 
 def to_html(
-    result: object,
-    *,
-    before: Sequence[Block] = (),
-    after: Sequence[Block] = (),
-    **options: Any,
+    result: object, *, before: Sequence[Block] = (), after: Sequence[Block] = (), **options: Any
 ) -> str:
     """Return a result with all its details as a page: a file that needs no other and no network.
 

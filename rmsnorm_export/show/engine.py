@@ -18,14 +18,14 @@ def engine_result_blocks(result: EngineResult, *, verbose: int = 0) -> list[Bloc
     lines: list[Block] = [_engine_verdict(record)]
     if verbose < 0:
         return lines
-    gpus = ", ".join(record.gpus) or "no GPU"
+    gpus, label = ", ".join(record.gpus) or "no GPU", BACKENDS[record.backend].label
     lines += [
         f"  {record.model} -> {result.path} ({record.bytes:,} bytes)",
-        f"  {_label(record.backend)} {record.version}, {gpus}, {record.seconds:.1f} s",
+        f"  {label} {record.version}, {gpus}, {record.seconds:.1f} s",
     ]
     lines.append(_norms_table(record.norms, verbose=verbose))
     messages = [f"  {one_line(message)}" for message in record.messages]
-    lines += titled(f"warnings of {_label(record.backend)}", messages)
+    lines += titled(f"warnings of {label}", messages)
     lines += ["", *note_lines(record.notes), f"wrote {result.path}"]
     return [*lines, f"  and its record {result.sidecar.name}"]
 
@@ -48,10 +48,6 @@ def _engine_verdict(record: EngineRecord) -> Line:
     parts = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
     text = f"engine built: {good} of {plural(len(norms), 'RMSNorm')} in one kernel each: {parts}"
     return text, "good" if good == len(norms) else "warn"
-
-
-def _label(backend: str) -> str:
-    return BACKENDS[backend].label if backend in BACKENDS else "a backend that is not known"
 
 
 def _norms_table(norms: Sequence[EngineNorm], *, verbose: int) -> Table:

@@ -206,17 +206,13 @@ def _runner_lines(report: Report) -> list[Line]:
         words = " (not tried)" if entry.evidence == "read" else ""
         words = " (perhaps)" if entry.perhaps else words
         runners.append(f"{entry.runtime} {entry.since}+{words}")
-    reasons: dict[str, list[str]] = {}
-    unknown: dict[str, list[str]] = {}
-    for entry in report.runs_in:
-        if entry.reason:
-            reasons.setdefault(entry.reason, []).append(entry.runtime)
-        if entry.unknown:
-            unknown.setdefault(entry.unknown, []).append(entry.runtime)
     if not report.runs_in:
         return []
-    return [
-        f"  runs in, by the table of runtimes: {', '.join(runners) or 'none'}",
-        *(f"  not in {', '.join(names)}: {one_line(text)}" for text, names in reasons.items()),
-        *(f"  {', '.join(names)}: {one_line(text)}" for text, names in unknown.items()),
-    ]
+    lines: list[Line] = [f"  runs in, by the table of runtimes: {', '.join(runners) or 'none'}"]
+    for field, before in (("reason", "not in "), ("unknown", "")):
+        named: dict[str, list[str]] = {}
+        for entry in report.runs_in:
+            named.setdefault(getattr(entry, field), []).append(entry.runtime)
+        texts = ((text, names) for text, names in named.items() if text)
+        lines += [f"  {before}{', '.join(names)}: {one_line(text)}" for text, names in texts]
+    return lines

@@ -100,9 +100,7 @@ def render(blocks: Iterable[Block], *, styled: bool = False) -> str:
     return "".join(f"{text}\n" for text in texts)
 
 
-def aligned(
-    rows: Sequence[Sequence[str]], *, right: Collection[int] = (), indent: str = "  "
-) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
     """Return rows with aligned columns, those in ``right`` to the right."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -112,7 +110,7 @@ def aligned(
             cell.rjust(width) if i in right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        lines.append(indent + "  ".join(cells).rstrip())
+        lines.append("  " + "  ".join(cells).rstrip())
     return lines
 
 

@@ -218,10 +218,7 @@ def _end_fork(owner: int, pid: int, connection: Connection) -> int | None:
 
 
 def ask(
-    function: str,
-    request: Mapping[str, object],
-    *,
-    environment: Mapping[str, str] | None = None,
+    function: str, request: Mapping[str, object], *, environment: Mapping[str, str] | None = None
 ) -> Ended:
     """Call a function of this package in a new process, and wait for its end.
 

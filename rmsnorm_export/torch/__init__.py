@@ -18,11 +18,4 @@ from rmsnorm_export.torch.operator.ops import (
     skip_rms_norm,
 )
 
-__all__ = [
-    "RMSNorm",
-    "call",
-    "gated_rms_norm",
-    "rms_norm",
-    "rotary_rms_norm",
-    "skip_rms_norm",
-]
+__all__ = ["RMSNorm", "call", "gated_rms_norm", "rms_norm", "rotary_rms_norm", "skip_rms_norm"]

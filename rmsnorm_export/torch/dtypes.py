@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import to_torch_dtype
 
-from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
+from rmsnorm_export.op.spec import FLOAT_TYPES
 
-TORCH_TYPES: dict[int, torch.dtype] = {
-    FLOAT: torch.float32,
-    FLOAT16: torch.float16,
-    DOUBLE: torch.float64,
-    BFLOAT16: torch.bfloat16,
-}
+TORCH_TYPES = {code: to_torch_dtype(ir.DataType(code)) for code in sorted(FLOAT_TYPES)}
 """ONNX element type -> PyTorch type, for the types that the operator takes."""
 
 ELEMENT_TYPES = {dtype: element_type for element_type, dtype in TORCH_TYPES.items()}
@@ -20,7 +17,3 @@ ELEMENT_TYPES = {dtype: element_type for element_type, dtype in TORCH_TYPES.item
 def dtype_name(dtype: torch.dtype | None) -> str:
     """``float16`` for ``torch.float16``."""
     return str(dtype).removeprefix("torch.")
-
-
-FLOATS = frozenset(map(dtype_name, TORCH_TYPES.values()))
-"""Names of the float types, e.g. ``bfloat16``."""

@@ -80,10 +80,6 @@ def _norms_of(model: ir.Model) -> tuple[EngineSite, ...]:
         return engine_sites(model, recognized.matches)
 
 
-def _has_own_nodes(model: ir.Model) -> bool:
-    return any(node.domain == DOMAIN for graph in all_graphs(model) for node in graph)
-
-
 def _notes(graph: ir.Graph) -> Iterator[str]:
     edges = (*graph.inputs, *graph.outputs, *graph.initializers.values())
     if any(value.dtype == ir.DataType.DOUBLE for value in edges):
@@ -121,7 +117,8 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
     ):
         sites, inputs = _norms_of(loaded.model), graph_inputs(loaded.model)
         profiles = size_profiles(inputs, options.shapes, options.dims)
-        library, reason = plan_plugin(options.plugin, info, own=_has_own_nodes(loaded.model))
+        own = any(n.domain == DOMAIN for graph in all_graphs(loaded.model) for n in graph)
+        library, reason = plan_plugin(options.plugin, info, own=own)
         temporary = files.temp(target)
         request = options.flags() | {
             "model": str(file),

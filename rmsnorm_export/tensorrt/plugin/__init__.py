@@ -11,8 +11,4 @@ Only the standard library is imported here.
 from rmsnorm_export.tensorrt.plugin.building import build
 from rmsnorm_export.tensorrt.plugin.libraries import find_build, onnxruntime_library
 
-__all__ = [
-    "build",
-    "find_build",
-    "onnxruntime_library",
-]
+__all__ = ["build", "find_build", "onnxruntime_library"]

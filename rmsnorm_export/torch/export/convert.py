@@ -229,8 +229,7 @@ def convert(
     own = keywords(options, RewriteOptions) | {"target": options.form}
     result = optimize_model(model, OptimizeOptions(**own))
     source = f"PyTorch module {type(module).__module__}.{type(module).__qualname__}"
-    report = dataclasses.replace(result.report, source=source)
-    return dataclasses.replace(result, report=report), log
+    return result.noting((), source=source), log
 
 
 def _opset(options: ExportOptions) -> int | None:

@@ -123,7 +123,8 @@ def _rms(plan: NormPlan, squares: Tensor, row: Tensor) -> Tensor:
             return length + plan.epsilon
         return length.clamp(plan.epsilon, most if spec.unit_length == 2 else None)
     # Divided, not taken by torch.mean: that multiplies by a rounded 1 / n on CUDA.
-    mean = (total / _elements(spec, row)).to(plan.stash)
+    count = spec.partial_size or math.prod(row.shape[spec.axis :])
+    mean = (total / count).to(plan.stash)
     if spec.epsilon_outside:
         return _root(mean) + plan.epsilon
     if spec.epsilon_clamp:
@@ -153,7 +154,3 @@ def _scale_factor(plan: NormPlan, scale: Tensor, row: Tensor) -> Tensor:
     if not plan.spec.scale_varies:
         factor = factor.reshape(row.shape[plan.spec.axis :])
     return factor + plan.offset if plan.offset else factor
-
-
-def _elements(spec: NormSpec, row: Tensor) -> int:
-    return spec.partial_size or math.prod(row.shape[spec.axis :])

@@ -28,10 +28,7 @@ from rmsnorm_export.torch.operator.plan import NAMES, OPERANDS, attributes_of
 
 
 def rms_norm(
-    x: Tensor,
-    scale: Tensor | None = None,
-    bias: Tensor | None = None,
-    **attributes: Any,
+    x: Tensor, scale: Tensor | None = None, bias: Tensor | None = None, **attributes: Any
 ) -> Tensor:
     """RMSNorm of every row of ``x``: ``x / sqrt(mean(x ** 2) + epsilon) * scale + bias``.
 

@@ -14,23 +14,14 @@ import torch
 
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.op.dtypes import round_to
+from rmsnorm_export.op.native import BESIDE, KINDS
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, Kind, NormSpec
 from rmsnorm_export.torch.dtypes import ELEMENT_TYPES, TORCH_TYPES
 
-NAMES: dict[Kind, str] = {
-    "RMSNorm": "rms_norm",
-    "SkipRMSNorm": "skip_rms_norm",
-    "GatedRMSNorm": "gated_rms_norm",
-    "RotaryRMSNorm": "rotary_rms_norm",
-}
-"""Kind of the spec -> name of the operator in PyTorch."""
+NAMES = {kind: kind.replace("RMSNorm", "_rms_norm").lower().strip("_") for kind in KINDS}
+"""Kind of the spec -> name of the operator in PyTorch, e.g. ``skip_rms_norm``."""
 
-OPERANDS: dict[Kind, tuple[str, ...]] = {
-    "RMSNorm": ("x", "scale", "bias"),
-    "SkipRMSNorm": ("x", "residual", "scale", "bias"),
-    "GatedRMSNorm": ("x", "gate", "scale", "bias"),
-    "RotaryRMSNorm": ("x", "cos", "sin", "scale", "bias"),
-}
+OPERANDS = {kind: ("x", *BESIDE.get(kind, ()), "scale", "bias") for kind in KINDS}
 OPTIONAL = frozenset({"scale", "bias"})
 """The operands that may be omitted."""
 
