@@ -168,7 +168,8 @@ def check_inputs(arrays: Mapping[str, Array], declared: Signature) -> dict[str, 
         array = np.asarray(arrays[name])
         if item.dtype == "bfloat16" and array.dtype in (np.dtype("V2"), np.dtype(np.uint16)):
             array = np.ascontiguousarray(array).view(BFLOAT16_DTYPE)
-        if str(array.dtype) != item.dtype or not agree(item.shape or array.shape, array.shape):
+        shape = array.shape if item.shape is None else item.shape
+        if str(array.dtype) != item.dtype or not agree(shape, array.shape):
             own = f"{quoted(name)} is {array.dtype} {list(array.shape)}"
             found = f"{own}, the model takes {item.text()}"
             fix = "give an array of the declared type and shape"

@@ -172,6 +172,12 @@ def test_inputs_that_do_not_fit() -> None:
         with pytest.raises(InputError) as caught:
             verify(source(CHAIN), source(CHAIN), inputs=arrays)
         assert name in f"{caught.value.found} {caught.value.fix}"
+    scalar = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 18]> g (float x) => (float y) { y = Abs (x) }'
+    )
+    with pytest.raises(InputError) as caught:
+        verify(scalar, scalar, inputs={"x": np.ones(3, np.float32)})
+    assert caught.value.found == "'x' is float32 [3], the model takes 'x' float32 []"
 
 
 def test_models_with_other_interfaces() -> None:
