@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -28,6 +28,7 @@ from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.site import Proving
+from rmsnorm_export.recognize.between import nodes_between
 from rmsnorm_export.recognize.consts import is_ordinary, standard
 from rmsnorm_export.recognize.context import FLOATS
 from rmsnorm_export.recognize.match import Match
@@ -83,7 +84,8 @@ class Fusing:
             return "its input and its output are of different or unknown types"
         if any(node.graph is not region.nodes[-1].graph for node in region.nodes):
             return "its nodes are in different graphs"
-        if (node := next(filter(self._is_undefined, _makers(region.constants)), None)) is not None:
+        makers = reversed(nodes_between(region.constants, ()))
+        if (node := next(filter(self._is_undefined, makers), None)) is not None:
             return f"runtimes differ over {node.op_type} {source_name(node)!r} of integers"
         values = self._constants(region, layout)
         branches = Branches(region, values, self.types, norm.place, layout.shape)
@@ -196,17 +198,6 @@ class Fusing:
         finally:
             lowered.discard()
         return "" if proof.passed else proof.reason
-
-
-def _makers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
-    """Give the nodes that values are computed by."""
-    pending, seen = list(values), set()
-    while pending:
-        node = pending.pop().producer()
-        if node is not None and node not in seen:
-            seen.add(node)
-            pending += [value for value in node.inputs if value is not None]
-            yield node
 
 
 def _made(measured: float, numbers: Sequence[float], n: int) -> float | None:

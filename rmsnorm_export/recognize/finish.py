@@ -9,6 +9,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.recognize.between import nodes_between
 from rmsnorm_export.recognize.complete import gated_input
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context
@@ -100,25 +101,11 @@ def _between(match: Match) -> tuple[ir.Node, ...]:
         stop |= {match.cos, match.sin, *(value for value, _ in match.rotary.aliases)}
     if match.quantized is not None:
         stop.add(match.quantized.scale)
-    order: list[ir.Node] = []
-    seen: set[ir.Node] = set()
-    stack: list[tuple[ir.Value | None, bool]] = [(match.output, False)]
-    while stack:
-        value, done = stack.pop()
-        node = None if value is None else value.producer()
-        if node is None or (value in stop and value is not match.output):
-            continue
-        if done:
-            order.append(node)
-        elif node not in seen and node.op_type != "Constant":
-            seen.add(node)
-            stack.append((value, True))
-            stack.extend((v, False) for v in reversed(node.inputs))
     # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the
     # weights' own casts and offset are.
     reaching = stop - {None}
     chain = []
-    for node in order:
+    for node in nodes_between([match.output], stop - {match.output}):
         if not reaching.isdisjoint(node.inputs):
             reaching.update(node.outputs)
             chain.append(node)
