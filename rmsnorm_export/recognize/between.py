@@ -10,7 +10,7 @@ import onnx_ir as ir
 def nodes_between(
     ends: Iterable[ir.Value], start: Collection[ir.Value | None], most: int = 1 << 20
 ) -> list[ir.Node]:
-    """Return the nodes that compute ``ends``, back to the values of ``start``, in topological order.
+    """Return the nodes that compute ``ends`` from the values of ``start``, in topological order.
 
     ``most``: none are returned where there are more.
     """
