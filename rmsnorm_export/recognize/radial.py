@@ -10,6 +10,7 @@ import onnx_ir as ir
 from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import (
+    Fact,
     Flaw,
     Norm,
     Radial,
@@ -122,12 +123,7 @@ def quantize(ctx: Context, node: ir.Node) -> None:
     output, source = node.outputs[0], ctx.constants.unrounded(node)
     if source is None:
         for value in () if _rounds(ctx, node) else node.inputs:
-            fact = ctx.fact(value)
-            fact = fact.radial if isinstance(fact, WeightedInverse) else fact
-            if isinstance(fact, Radial):
-                ctx.spoil(node, fact, *quantized(node))
-            elif isinstance(fact, Square):
-                ctx.facts[output] = dataclasses.replace(fact, flaw=fact.flaw or quantized(node))
+            hide(ctx, node, ctx.fact(value), quantized(node), output)
         return
     fact = ctx.fact(source)
     if isinstance(fact, Radial):
@@ -142,6 +138,16 @@ def quantize(ctx: Context, node: ir.Node) -> None:
     elif isinstance(fact, Norm) and fact.owner is None and fact.radial is not None:
         radial = _with_rounding(fact.radial, "row of length one")
         ctx.facts[output] = dataclasses.replace(fact, radial=radial)
+
+
+def hide(ctx: Context, node: ir.Node, fact: Fact | None, flaw: Flaw, output: ir.Value) -> None:
+    """Follow a fact to an ``output`` that is no part of a norm any more, for the refusal."""
+    fact = fact.radial if isinstance(fact, WeightedInverse) else fact
+    if isinstance(fact, Radial):
+        ctx.flaw(fact.candidate, node, *flaw)
+        ctx.set_radial(output, dataclasses.replace(fact, spoiled=True))
+    elif isinstance(fact, Square):
+        ctx.facts[output] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
 
 
 def _rounds(ctx: Context, node: ir.Node) -> bool:

@@ -122,13 +122,7 @@ def _lost(ctx: Context, node: ir.Node, fact: Fact | None, outside: ir.Value) -> 
         f"a part is computed in {node.op_type} {name_of(node)!r}",
         "keep the whole norm inside or outside the branch",
     )  # fmt: skip
-    if isinstance(fact, WeightedInverse):
-        fact = fact.radial
-    if isinstance(fact, Radial):
-        ctx.flaw(fact.candidate, node, *flaw)
-        ctx.set_radial(outside, dataclasses.replace(fact, spoiled=True))
-    elif isinstance(fact, Square):
-        ctx.facts[outside] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
+    radials.hide(ctx, node, fact, flaw, outside)
 
 
 def reshape(ctx: Context, node: ir.Node) -> None:
