@@ -31,7 +31,7 @@ from rmsnorm_export.audit.parts import (
     row_of,
     run,
 )
-from rmsnorm_export.audit.places import TOP, Place, common, source
+from rmsnorm_export.audit.places import TOP, Place, common
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.bodies import bodies_of
@@ -162,7 +162,7 @@ class _Audit:
         waiting: list[tuple[ir.Graph | ir.Function, str]] = [(holder, scope)]
         while waiting:
             graph, self._scope = waiting.pop()
-            self._places |= {value: source(value) for value in self._rows(graph)}
+            self._places |= {value: Place(value, TOP) for value in self._rows(graph)}
             for node in graph:
                 bodies = bodies_of(node)
                 self._stand(node, closed=not bodies)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.proof.cut import cut
+from rmsnorm_export.proof.cut import cut, sizes_by
 from rmsnorm_export.proof.evaluate import run_float64
 from rmsnorm_export.recognize.between import nodes_between
 from rmsnorm_export.recognize.consts import standard
@@ -144,17 +144,11 @@ def model_of(
     Raises:
         InputError: it needs another value than x and constants, or cannot be cut out.
     """
-
-    def sizes_of(value: ir.Value) -> list[int | None] | None:
-        dims = layout.shape if value is region.x else types.shape(value)
-        return None if dims is None else [
-            layout.symbols.get(size) if isinstance(size, str) else size for size in dims
-        ]  # fmt: skip
-
     inputs, outputs = (region.x, *region.parameters), outputs or (region.y, *region.pieces)
     return cut(
         outputs, inputs, opset_imports=opset_imports, functions=functions, type_of=types.dtype,
-        sizes_of=sizes_of, constants=region.weights, aliases=dict.fromkeys(region.twins, region.x),
+        sizes_of=sizes_by(types, layout.symbols), constants=region.weights,
+        aliases=dict.fromkeys(region.twins, region.x),
     )  # fmt: skip
 
 

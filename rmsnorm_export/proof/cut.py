@@ -17,6 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.recognize.consts import Constants, standard
+from rmsnorm_export.recognize.types import Types
 
 MAX_CONSTANT = 64
 """Largest constant, in elements, that is copied: epsilon, axes, shapes; never a weight."""
@@ -82,6 +83,16 @@ def cut(
     model = ir.Model(graph, ir_version=10, functions=functions)
     RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     return model
+
+
+def sizes_by(types: Types, names: Mapping[str, int]) -> SizesOf:
+    """Return the sizes of any value where those of these names are known, None for unknown ones."""
+
+    def sizes_of(value: ir.Value) -> list[int | None] | None:
+        dims = types.shape(value)
+        return None if dims is None else [names.get(d) if isinstance(d, str) else d for d in dims]
+
+    return sizes_of
 
 
 class _Walk:

@@ -26,7 +26,6 @@ from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.proof.operators import (
     cannot_evaluate,
     cast,
-    is_floating,
     kernel_of,
     run_reference,
 )
@@ -34,6 +33,7 @@ from rmsnorm_export.recognize.consts import Constants, constant_tensor
 from rmsnorm_export.recognize.functions import inlined_size
 from rmsnorm_export.recognize.schema import by_schema
 from rmsnorm_export.recognize.shape_rules import UNKNOWN
+from rmsnorm_export.runtime.metrics import is_float
 
 _FLOAT64 = np.dtype(np.float64)
 _MOST_NODES = 4096
@@ -152,7 +152,7 @@ class _Evaluator:
         return {value.name or "": self._input(values[value].array) for value in graph.outputs}
 
     def _input(self, array: Array) -> Array:
-        return cast(array, _FLOAT64) if self._promote and is_floating(array.dtype) else array
+        return cast(array, _FLOAT64) if self._promote and is_float(array.dtype) else array
 
     def _run_nodes(self, values: dict[ir.Value, _Tensor]) -> None:
         last = {value: node for node in self._graph for value in node.inputs if value is not None}
@@ -180,13 +180,13 @@ class _Evaluator:
             return [_constant(np.asarray(tensor.numpy()))]
         promote = self._promote and not constant
         arrays = [None if t is None else self._operand(t, promote) for t in tensors]
-        floats = [tensor.dtype for tensor in operands if is_floating(tensor.dtype)]
+        floats = [tensor.dtype for tensor in operands if is_float(tensor.dtype)]
         opset = node.version or self._graph.opset_imports.get("", 1)
         results: list[_Tensor | None] = []
         for result in _outputs_of(node, arrays, opset, self._most):
             if result is None:
                 results.append(None)
-            elif promote and is_floating(result.dtype):
+            elif promote and is_float(result.dtype):
                 dtype = floats[0] if floats else result.dtype
                 results.append(_Tensor(cast(result, _FLOAT64), dtype, constant))
             else:
@@ -194,7 +194,7 @@ class _Evaluator:
         return results
 
     def _operand(self, tensor: _Tensor, promote: bool) -> Array:
-        if not promote or not is_floating(tensor.array.dtype):
+        if not promote or not is_float(tensor.array.dtype):
             return tensor.array
         if tensor.constant:
             self.constants.append(tensor.array)
@@ -209,7 +209,7 @@ class _Evaluator:
             dtype = ir.DataType(node.attributes["to"].as_int()).numpy()
         else:
             dtype = source.dtype if like is None else like.dtype
-        keeps = self._promote and not source.constant and is_floating(dtype)
+        keeps = self._promote and not source.constant and is_float(dtype)
         return _Tensor(cast(source.array, _FLOAT64 if keeps else dtype), dtype, source.constant)
 
 

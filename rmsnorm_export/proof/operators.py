@@ -36,11 +36,6 @@ Kernel: TypeAlias = Callable[[Inputs, Attributes], Sequence[Array | None]]
 _HALF = (np.dtype(np.float16), BFLOAT16_DTYPE)
 
 
-def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Return whether ``dtype`` is float16, bfloat16, float32 or float64."""
-    return dtype.kind == "f" or dtype == BFLOAT16_DTYPE
-
-
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
     """Return ``array`` in ``dtype``, rounded to nearest even; FP8 saturates, as in a Cast."""
     if dtype == ml_dtypes.float8_e4m3fn:
