@@ -175,13 +175,7 @@ def _has_dims_of(ctx: Context, node: ir.Node, source: ir.Value) -> bool:
     if node.op_type == "Reshape" and _is_shape_of(ctx, node.inputs[1], source):
         return True
     a, b = _dims_near(ctx, node.outputs[0], source), _dims_near(ctx, source, source)
-    if a is None or b is None or len(a) != len(b):
-        return False
-    # The number of elements is the same, so one dimension may stay unnamed.
-    unlike = [(x, y) for x, y in zip(a, b, strict=True) if x is None or x != y]
-    return len(unlike) <= 1 and not any(
-        isinstance(x, int) and isinstance(y, int) for x, y in unlike
-    )
+    return a is not None and b is not None and same_dims(a, b, unnamed=1)
 
 
 def _takes_back(ctx: Context, node: ir.Node, before: ir.Node) -> bool:

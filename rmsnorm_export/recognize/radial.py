@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
 from rmsnorm_export.recognize.context import FLOATS, Context
-from rmsnorm_export.recognize.facts import (
-    Fact,
-    Flaw,
-    Norm,
-    Radial,
-    Square,
-    View,
-    WeightedInverse,
-)
+from rmsnorm_export.recognize.facts import Fact, Flaw, Norm, Radial, Square, View, WeightedInverse
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of
+from rmsnorm_export.recognize.shape_values import Dim, static
 
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
@@ -302,9 +296,13 @@ def _names_row(ctx: Context, node: ir.Node, radial: Radial, row: tuple[int, ...]
     return sorted(axes) == sorted(row)
 
 
-def same_dims(a: tuple[int | str | None, ...], b: tuple[int | str | None, ...]) -> bool:
-    """Certainly equal, dimension by dimension."""
-    return len(a) == len(b) and all(x is not None and x == y for x, y in zip(a, b, strict=True))
+def same_dims(a: Sequence[Dim], b: Sequence[Dim], *, unnamed: int = 0) -> bool:
+    """Certainly equal, dimension by dimension.
+
+    ``unnamed``: as many may be of any name: 1 of a reshaping, which keeps the number of elements.
+    """
+    unlike = [(x, y) for x, y in zip(a, b, strict=False) if x is None or x != y]
+    return len(a) == len(b) and len(unlike) <= unnamed and not any(map(static, unlike))
 
 
 def by_reference(ctx: Context, node: ir.Node) -> None:

@@ -24,6 +24,7 @@ from rmsnorm_export.recognize.match import Match, Rotary
 from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import Dims, axes_of
+from rmsnorm_export.recognize.shape_values import static
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -298,10 +299,10 @@ class _Follow:
             return None
         else:
             sizes = after[lead:]
-        static = tuple(size for size in sizes or () if isinstance(size, int))
-        if not static or len(static) != len(sizes or ()) or np.prod(static) != np.prod(row.sizes):
+        known = static(sizes)
+        if not known or np.prod(known) != np.prod(row.sizes):
             return None
-        return row.with_terms(row.terms.reshape(4, 2, *static), value)
+        return row.with_terms(row.terms.reshape(4, 2, *known), value)
 
     def _row(self, value: ir.Value | None) -> _Row | None:
         return None if value is None else self._rows.get(value)
