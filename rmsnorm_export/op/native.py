@@ -6,9 +6,6 @@ from typing import get_args
 
 from rmsnorm_export.op.spec import Kind
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
-"""The default ONNX domain under both of its names."""
-
 MICROSOFT_DOMAIN = "com.microsoft"
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

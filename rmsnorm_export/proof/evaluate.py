@@ -22,13 +22,7 @@ from onnx_ir.passes import common as passes
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.op.native import DEFAULT_DOMAINS
-from rmsnorm_export.proof.operators import (
-    cannot_evaluate,
-    cast,
-    kernel_of,
-    run_reference,
-)
+from rmsnorm_export.proof.operators import cannot_evaluate, cast, kernel_of, run_reference
 from rmsnorm_export.recognize.consts import Constants, constant_tensor
 from rmsnorm_export.recognize.functions import inlined_size
 from rmsnorm_export.recognize.schema import by_schema
@@ -171,9 +165,9 @@ class _Evaluator:
     def _apply(self, node: ir.Node, tensors: _Tensors) -> _Tensors:
         operands = [tensor for tensor in tensors if tensor is not None]
         constant = all(tensor.constant for tensor in operands)
-        if node.domain in DEFAULT_DOMAINS and node.op_type in ("Cast", "CastLike"):
+        if not node.domain and node.op_type in ("Cast", "CastLike"):
             return [self._cast(node, tensors)]
-        if node.domain in DEFAULT_DOMAINS and node.op_type == "Constant":
+        if not node.domain and node.op_type == "Constant":
             if (tensor := constant_tensor(node.attributes)) is None:
                 fix = "use a tensor, float or integer constant"
                 raise cannot_evaluate("Constant", f"attributes {sorted(node.attributes)}", fix)
@@ -229,7 +223,7 @@ def _outputs_of(
         except (ValueError, IndexError, TypeError) as error:  # shapes that do not fit
             fix = "check the shapes of its inputs"
             raise cannot_evaluate(node.op_type, str(error), fix) from error
-    if node.domain not in DEFAULT_DOMAINS:
+    if node.domain:
         raise cannot_evaluate(
             f"{node.domain}.{node.op_type}",
             "no kernel and no model-local function of this name",
@@ -250,7 +244,7 @@ def _check_size(
         most: elements of a result.
         sized: its kernel gives no more than its operands broadcast to.
     """
-    if node.domain not in DEFAULT_DOMAINS:
+    if node.domain:
         return
     infos = [
         UNKNOWN if a is None else (ir.DataType.from_numpy(a.dtype), tuple(a.shape)) for a in arrays

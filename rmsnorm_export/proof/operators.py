@@ -19,7 +19,6 @@ import onnx
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.native import (
-    DEFAULT_DOMAINS,
     MICROSOFT_DOMAIN,
     RMS_NORMALIZATION,
     SIMPLIFIED,
@@ -45,7 +44,7 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def kernel_of(domain: str, op_type: str) -> Kernel | None:
     """Return the kernel of an operator, None where there is none here."""
-    kernels = _KERNELS if domain in DEFAULT_DOMAINS else {}
+    kernels = {} if domain else _KERNELS
     return _skip_rms_normalization if (domain, op_type) == _SKIP else kernels.get(op_type)
 
 

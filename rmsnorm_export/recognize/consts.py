@@ -11,7 +11,6 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.recognize.shape_values import multiplied, rearranged
 
 MAX_ELEMENTS = 8
@@ -43,7 +42,7 @@ def standard(node: ir.Node | None) -> str:
     A model-local function may be called Identity or Dropout and do anything. A Sum of two tensors
     is an Add.
     """
-    if node is None or node.domain not in DEFAULT_DOMAINS:
+    if node is None or node.domain:
         return ""
     op_type = node.op_type
     return "Add" if op_type == "Sum" and len(node.inputs) == 2 else op_type
@@ -192,9 +191,8 @@ class Constants:
         node = producer_of(value, "Shape", "Size", "Cast")
         if node is not None and node.op_type == "Cast":
             dtype = ir.DataType(node.attributes.get_int("to", 0))
-            return (
-                self._dims(node.inputs[0]) if dtype.is_integer() and dtype.bitwidth > 16 else None
-            )
+            holds_sizes = dtype.is_integer() and dtype.bitwidth > 16
+            return self._dims(node.inputs[0]) if holds_sizes else None
         source = None if node is None or depends_on_caller(node) else node.inputs[0]
         if node is None or source is None:
             return None
