@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,7 +60,6 @@ _WORK, _WORK_OF_NODE = _COST << 12, _COST << 2
 _EPSILONS: Mapping[EpsilonPlace, str] = {
     "inside": "epsilon {}", "behind": "epsilon {} behind the root", "floor": "a root of {} at least"
 }  # fmt: skip
-_BOTH, _PIECE = 3, 4
 _RUNS = 6
 _HIGHEST, _HIGHEST_HALF = 1e6, 1e4
 
@@ -117,15 +115,12 @@ class _Audit:
         self.mistaken: set[ir.Node] = set()
 
     def run(self) -> None:
-        functions = self._functions
         if not any(map(self._operators.takes_root, self._nodes)):
             return
-        if not functions and not self._may_find(self._model.graph):
-            return
         for key in callees_first(self._model):
-            if key in functions:
+            if key in self._functions:
                 scope = "::".join(part for part in key if part)
-                self._operators.calls[key] = self._visit(functions[key], scope)
+                self._operators.calls[key] = self._visit(self._functions[key], scope)
         self._failed.clear()  # what a function computes is evaluated where it is called, too
         self._visit(self._model.graph, "main")
         for ends, (region, error) in self._failed.items():
@@ -133,28 +128,6 @@ class _Audit:
             if ends not in self._evaluated and sums.isdisjoint(self.mistaken | self._told):
                 self.refusals.append(self._unknown(region, error))
                 self.mistaken |= sums
-
-    def _may_find(self, graph: ir.Graph) -> bool:
-        """Return whether a sum and a root are on one way anywhere; most files have none."""
-        marks = dict.fromkeys(graph.inputs, 0)
-        for node in graph:
-            if node.attributes and bodies_of(node):
-                return True
-            variables = [value for value in node.inputs if value in marks]
-            if not variables or node.op_type in SIZES:
-                continue
-            traits = self._operators.traits(node, variables)
-            mark = 0
-            if not traits.ends:
-                before = [marks[value] for value in variables]
-                mark = functools.reduce(operator.or_, before)
-                mark |= traits.sums | traits.roots << 1 | traits.pieces << 2
-                if node.op_type in ADDITIONS and sum(one & _PIECE for one in before) > _PIECE:
-                    mark |= SOME.sums
-            if mark & _BOTH == _BOTH:
-                return True
-            marks |= dict.fromkeys(node.outputs, mark)
-        return False
 
     def _visit(self, holder: ir.Graph | ir.Function, scope: str) -> Traits:
         """Go through a graph and its subgraphs; return what a call of it does to a row."""
@@ -371,8 +344,8 @@ class _Audit:
             region.nodes[-1], "spelling-unknown",
             f"computes {'an L2 norm' if norm.length else 'an RMSNorm'} of {rows} with {epsilon}, "
             f"by nodes from {begin} to {end} that recognition does not follow",
-            f"{plural(len(region.nodes), 'node')} from {self._described(region.x)}, and no proof: "
-            f"{why}",
+            f"{plural(len(region.nodes), 'node')} from {region.x.name!r} "
+            f"({self._types.words(region.x)}), and no proof: {why}",
             "write it as x / Sqrt(ReduceMean(x * x) + epsilon), and report the model: its spelling "
             "is one to be followed", self._scope,
         )  # fmt: skip
@@ -385,8 +358,3 @@ class _Audit:
             "may be an RMSNorm", getattr(error, "found", "") or first_line(error),
             "if it is one, write it as x / Sqrt(ReduceMean(x * x) + epsilon)", self._scope,
         )  # fmt: skip
-
-    def _described(self, x: ir.Value) -> str:
-        dtype, dims = self._types.info(x)
-        shape = "unknown shape" if dims is None else f"shape {list(dims)}"
-        return f"{x.name!r} ({'unknown type' if dtype is None else dtype.name}, {shape})"
