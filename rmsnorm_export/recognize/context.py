@@ -212,16 +212,13 @@ class Context:
         """A value as a reader of the report knows it."""
         if value is None:
             return "nothing"
-        dtype, dims = self.types.info(value)
-        shape = "unknown shape" if dims is None else f"shape {list(dims)}"
-        dtype_text = "unknown type" if dtype is None else dtype.name
-        made = value.producer()
+        words, made = self.types.words(value), value.producer()
         if made is not None and (source := made.metadata_props.get(FORMERLY)):
-            return f"a value in the node {source!r} ({dtype_text}, {shape})"
+            return f"a value in the node {source!r} ({words})"
         kind = "initializer" if value.is_initializer() else "value"
         if value.is_graph_input():
             kind = "graph input with a default" if value.is_initializer() else "graph input"
-        return f"{kind} {value.name!r} ({dtype_text}, {shape})"
+        return f"{kind} {value.name!r} ({words})"
 
     def fits(self, rank: int, radial: Radial) -> bool:
         """A constant of this rank does not raise the rank of ``radial``."""

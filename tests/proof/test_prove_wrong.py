@@ -15,7 +15,6 @@ from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.site import Proving
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
 
@@ -111,7 +110,7 @@ def test_sites_of_one_form_share_drawn_scales_and_have_their_own() -> None:
     new += "  same = Equal (w, seven)\n  g = Where (same, two_, w)\n  y = {norm} (x, g)"
     lowered = written(match, new)
     proving = Proving(
-        Types(ir.Model(match.nodes[-1].graph, ir_version=10), Constants()),
+        Types(ir.Model(match.nodes[-1].graph, ir_version=10)),
         {"": 18, "com.microsoft": 1},
     )
     assert match.scale is not None
