@@ -43,7 +43,7 @@ NOT_REPEATED = frozenset((
     "Multinomial", "Dropout",
 ))  # fmt: skip
 """Operators, and functions, that may compute something else the next time."""
-_CENTRED = (
+CENTRED = (
     "LayerNormalization", "InstanceNormalization", "GroupNormalization",
     "MeanVarianceNormalization",
 )  # fmt: skip
@@ -61,9 +61,11 @@ _FIXED: Mapping[str, Traits] = {
                      "Multinomial", "RandomNormalLike", "RandomUniformLike",
                      native.RMS_NORMALIZATION, native.SIMPLIFIED), ENDS),
 }  # fmt: skip
+SUMS = frozenset(op for op, one in _FIXED.items() if one.mixes)
+"""Operators that add up squares or elements."""
 _LINEAR = ("MatMul", "Gemm", "Conv")
-_OTHERS = frozenset((*_FIXED, *_CENTRED, *_LINEAR, "Pow", "Einsum", "Exp"))
-_WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *_CENTRED, "Pow", "Exp"))
+_OTHERS = frozenset((*_FIXED, *CENTRED, *_LINEAR, "Pow", "Einsum", "Exp"))
+_WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *CENTRED, "Pow", "Exp"))
 _LOGARITHMS = frozenset(("Log", "ReduceLogSum", "ReduceLogSumExp"))
 _FILLED = ("ConstantOfShape", "Expand", "EyeLike", "Tile")
 

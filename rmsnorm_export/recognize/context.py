@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import FLOAT_TYPES
-from rmsnorm_export.recognize.consts import Constants, producer_of, standard
+from rmsnorm_export.recognize.consts import MOVES, Constants, producer_of, standard
 from rmsnorm_export.recognize.facts import Candidate, Fact, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import FORMERLY, Refusal, refuse
@@ -20,9 +20,7 @@ _PURE = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Split", "Conc
          "Cast", "QuantizeLinear", "DequantizeLinear")  # fmt: skip
 """Operators of which equal inputs give equal outputs, and that are no arithmetic of a norm."""
 
-_UNDONE = frozenset((
-    "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Neg", "Cast", "CastLike", "Shape",
-))  # fmt: skip
+_UNDONE = frozenset((*MOVES, "Neg", "Cast", "CastLike", "Shape"))
 """Operators that a later node may take back."""
 
 _MOST_BETWEEN = 16

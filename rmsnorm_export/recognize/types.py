@@ -55,7 +55,6 @@ class Types:
         self._calls: _Calls = {} if caller is None else caller._calls
         self._depth: int = 0 if caller is None else caller._depth + 1
         self._infos: dict[ir.Value, Info] = {}
-        self._seeds: dict[ir.Value, Info] = {}
         self._elements: dict[ir.Value, shape_values.Held] = {}
         self._unnamed = (shape_values.Unnamed(f"{n}\0") for n in itertools.count(1))
         self._owners: dict[ir.Graph, ir.Node] | None = None if caller is None else caller._bodies()
@@ -85,7 +84,7 @@ class Types:
 
     def seed(self, value: ir.Value, info: Info) -> None:
         """Say what a function's input is, from the places that call it."""
-        self._infos[value] = self._seeds[value] = info
+        self._infos[value] = info
 
     def sizes(self, value: ir.Value | None) -> Dims:
         """The elements of a small tensor of sizes, as far as they are known."""
