@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.audit.analytic import Branches
 from rmsnorm_export.audit.behaviour import Behaviour
-from rmsnorm_export.audit.parts import Layout, Region, arrays_of, model_of, row_of
+from rmsnorm_export.audit.parts import Layout, Region, arrays_of, model_of, row_of, run
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.lower.lower import LowerContext
@@ -139,9 +139,8 @@ class Fusing:
         floats = [v for v in region.constants if self.types.dtype(v) in FLOATS]
         if not floats:
             return {}
-        model, arrays = self._model(region, layout, floats)
-        outputs = run_float64(model, {f"x{i}": array for i, array in enumerate(arrays)}).outputs
-        return {value: outputs[f"y{i}"] for i, value in enumerate(floats)}
+        model, (x, *parameters) = self._model(region, layout, floats)
+        return dict(zip(floats, run(model, parameters, x), strict=True))
 
     def _is_right(self, region: Region, layout: Layout) -> bool:
         """Return whether half of the digits of ordinary rows are right in the types of a region."""

@@ -277,10 +277,15 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
 
 def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
     """``Expand(..., Shape(x))``."""
-    shape = producer_of(node.inputs[1], "Shape") if node.op_type == "Expand" else None
-    if shape is None or shape.inputs[0] is None:
-        return False
-    return not shape.attributes.keys() & {"start", "end"} and ctx.same(shape.inputs[0], x)
+    source = shaped_as(node.inputs[1]) if node.op_type == "Expand" else None
+    return source is not None and ctx.same(source, x)
+
+
+def shaped_as(sizes: ir.Value | None) -> ir.Value | None:
+    """x where ``sizes`` is ``Shape(x)``, all of it."""
+    node = producer_of(sizes, "Shape")
+    part = node is None or node.attributes.get_int("start", 0) or "end" in node.attributes
+    return None if node is None or part else node.inputs[0]
 
 
 def _names_row(ctx: Context, node: ir.Node, radial: Radial, row: tuple[int, ...]) -> bool:

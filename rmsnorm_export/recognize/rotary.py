@@ -235,14 +235,9 @@ class _Follow:
         axis = self._inner(row, node.attributes.get_int("axis", 0))
         if axis is None:
             return None
-        sizes: list[int] = []
-        for output in node.outputs:
-            dims = self._ctx.types.shape(output)
-            size = None if dims is None else dims[len(row.lead) + axis]
-            if not isinstance(size, int):
-                return None
-            sizes.append(size)
-        if sum(sizes) != row.sizes[axis]:
+        shapes = [self._ctx.types.shape(output) for output in node.outputs]
+        sizes = static(dims and dims[len(row.lead) + axis] for dims in shapes)
+        if sizes is None or sum(sizes) != row.sizes[axis]:
             return None
         parts = np.split(row.terms, np.cumsum(sizes)[:-1], axis=2 + axis)
         return [row.with_terms(part, value) for part in parts]
