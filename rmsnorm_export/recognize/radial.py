@@ -284,8 +284,9 @@ def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
 def shaped_as(sizes: ir.Value | None) -> ir.Value | None:
     """x where ``sizes`` is ``Shape(x)``, all of it."""
     node = producer_of(sizes, "Shape")
-    part = node is None or node.attributes.get_int("start", 0) or "end" in node.attributes
-    return None if node is None or part else node.inputs[0]
+    if node is None or node.attributes.get_int("start", 0) != 0 or "end" in node.attributes:
+        return None
+    return node.inputs[0]
 
 
 def _names_row(ctx: Context, node: ir.Node, radial: Radial, row: tuple[int, ...]) -> bool:
