@@ -194,12 +194,7 @@ class _Writer:
         """Put a Gather of blocks in the place of an embedding."""
         codes, scales = stored  # a matrix that is looked up has no zero points
         flat = ir.node("Reshape", [codes, self._integers(blocks.codes.shape[0], -1)])
-        how = {
-            "gather_axis": 0,
-            "quantize_axis": 1,
-            "block_size": blocks.size,
-            "bits": blocks.bits,
-        }
+        how = {"gather_axis": 0, "quantize_axis": 1, "block_size": blocks.size, "bits": blocks.bits}
         inputs = [flat.outputs[0], node.inputs[1], scales]
         _replace(node, [flat, ir.node("GatherBlockQuantized", inputs, how, domain=_CONTRIB)])
 
@@ -223,9 +218,8 @@ class _Writer:
 
     def _integers(self, *numbers: int) -> ir.Value:
         if numbers not in self._numbers:
-            self._numbers[numbers] = self._weight(
-                f"numbers_{len(self._numbers)}", np.array(numbers)
-            )
+            name = f"numbers_{len(self._numbers)}"
+            self._numbers[numbers] = self._weight(name, np.array(numbers))
         return self._numbers[numbers]
 
     def _weight(self, name: str, array: Array) -> ir.Value:

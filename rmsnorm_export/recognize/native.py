@@ -8,13 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op import spec as op
-from rmsnorm_export.op.native import (
-    BESIDE,
-    KINDS,
-    MICROSOFT_DOMAIN,
-    SKIP_SIMPLIFIED,
-    standard_spec,
-)
+from rmsnorm_export.op.native import BESIDE, KINDS, MICROSOFT_DOMAIN, SKIP_SIMPLIFIED, standard_spec
 from rmsnorm_export.recognize.consts import depends_on_caller, producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Event, Norm, Radial, Weight

@@ -92,9 +92,7 @@ def recognize(model: ir.Model, folds: Collection[Fold] = ("residual", "gate")) -
     told = unmatched(ctx)
     matches = finish(ctx, folds)
     sums = tuple(candidate for candidate in ctx.candidates if candidate.taken)
-    return Recognition(
-        matches, tuple(ctx.opaque), sums, told, ctx.types, frozenset(ctx.crossed)
-    )  # fmt: skip
+    return Recognition(matches, tuple(ctx.opaque), sums, told, ctx.types, frozenset(ctx.crossed))
 
 
 def read_facts(model: ir.Model) -> Context:
