@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ _WORK, _WORK_OF_NODE = _COST << 12, _COST << 2
 _EPSILONS: Mapping[EpsilonPlace, str] = {
     "inside": "epsilon {}", "behind": "epsilon {} behind the root", "floor": "a root of {} at least"
 }  # fmt: skip
+_BOTH, _PIECE = 3, 4
 _RUNS = 6
 _HIGHEST, _HIGHEST_HALF = 1e6, 1e4
 
@@ -117,6 +119,8 @@ class _Audit:
     def run(self) -> None:
         if not any(map(self._operators.takes_root, self._nodes)):
             return
+        if not self._functions and not self._may_find(self._model.graph):
+            return
         for key in callees_first(self._model):
             if key in self._functions:
                 scope = "::".join(part for part in key if part)
@@ -128,6 +132,28 @@ class _Audit:
             if ends not in self._evaluated and sums.isdisjoint(self.mistaken | self._told):
                 self.refusals.append(self._unknown(region, error))
                 self.mistaken |= sums
+
+    def _may_find(self, graph: ir.Graph) -> bool:
+        """Return whether a sum and a root are on one way anywhere; most files have none."""
+        marks = dict.fromkeys(graph.inputs, 0)
+        for node in graph:
+            if node.attributes and bodies_of(node):
+                return True
+            variables = [value for value in node.inputs if value in marks]
+            if not variables or node.op_type in SIZES:
+                continue
+            traits = self._operators.traits(node, variables)
+            mark = 0
+            if not traits.ends:
+                before = [marks[value] for value in variables]
+                mark = functools.reduce(operator.or_, before)
+                mark |= traits.sums | traits.roots << 1 | traits.pieces << 2
+                if node.op_type in ADDITIONS and sum(one & _PIECE for one in before) > _PIECE:
+                    mark |= SOME.sums
+            if mark & _BOTH == _BOTH:
+                return True
+            marks |= dict.fromkeys(node.outputs, mark)
+        return False
 
     def _visit(self, holder: ir.Graph | ir.Function, scope: str) -> Traits:
         """Go through a graph and its subgraphs; return what a call of it does to a row."""
