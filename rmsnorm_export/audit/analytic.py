@@ -15,38 +15,27 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from rmsnorm_export.audit.behaviour import EpsilonPlace
-from rmsnorm_export.audit.operators import SIZES
+from rmsnorm_export.audit.operators import CENTRED, SIZES
 from rmsnorm_export.audit.parts import Region
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.recognize.consts import Constants, standard
+from rmsnorm_export.recognize.consts import MOVES, REARRANGED, Constants, standard
 from rmsnorm_export.recognize.context import FLOATS, widens
 from rmsnorm_export.recognize.types import Types
 
 _CASTS = frozenset(("Cast", "CastLike"))
-_MOVED = frozenset((
-    "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Slice", "Split", "Gather", "Flatten",
-    "Tile",
-))  # fmt: skip
+_MOVED = frozenset((*MOVES, "Expand", "Slice", "Split", "Gather", "Tile"))
 _PLACED = frozenset(("Slice", "Split", "Gather", "Concat", "AveragePool", "LpPool", "Conv"))
 """Operators that may treat one place otherwise than another."""
-_SIZED = frozenset((
-    *SIZES, "Identity", "Cast", "Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape",
-    "Mul", "ReduceProd",
-))  # fmt: skip
+_SIZED = frozenset((*SIZES, *REARRANGED, "Cast", "Mul", "ReduceProd"))
 """Operators that shapes are made with."""
 _TERMS = frozenset(("Add", "Sum", "Mean", "Sub"))
 _BOUNDS = frozenset(("Max", "Min", "Clip"))
 _MEANS = frozenset(("ReduceSum", "ReduceMean", "CumSum", "AveragePool", "GlobalAveragePool"))
 _FACTORS = frozenset(("Mul", "Div", "MatMul", "Gemm", "Conv", "Einsum"))
 _KINKED = frozenset(("Abs", "Sign", "Relu", "ReduceL1"))
-_POSITIVE = frozenset((
-    "ReduceSumSquare", "ReduceL2", "ReduceL1", "LpPool", "GlobalLpPool", "Abs", "Sqrt", "Relu",
-    "Exp",
-))  # fmt: skip
-_OTHERS = frozenset((
-    "Log", "ReduceLogSumExp", "ReduceLogSum", "LpNormalization", "LayerNormalization",
-    "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization",
-))  # fmt: skip
+_SQUARES = frozenset(("ReduceSumSquare", "ReduceL2", "LpPool", "GlobalLpPool", "Sqrt", "Exp"))
+_POSITIVE = _SQUARES | _KINKED - {"Sign"}
+_OTHERS = frozenset(("Log", "ReduceLogSumExp", "ReduceLogSum", "LpNormalization", *CENTRED))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

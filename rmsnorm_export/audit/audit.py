@@ -31,7 +31,7 @@ from rmsnorm_export.audit.parts import (
     row_of,
     run,
 )
-from rmsnorm_export.audit.places import TOP, Place, common, source
+from rmsnorm_export.audit.places import TOP, Place, common
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.bodies import bodies_of
@@ -117,15 +117,14 @@ class _Audit:
         self.mistaken: set[ir.Node] = set()
 
     def run(self) -> None:
-        functions = self._functions
         if not any(map(self._operators.takes_root, self._nodes)):
             return
-        if not functions and not self._may_find(self._model.graph):
+        if not self._functions and not self._may_find(self._model.graph):
             return
         for key in callees_first(self._model):
-            if key in functions:
+            if key in self._functions:
                 scope = "::".join(part for part in key if part)
-                self._operators.calls[key] = self._visit(functions[key], scope)
+                self._operators.calls[key] = self._visit(self._functions[key], scope)
         self._failed.clear()  # what a function computes is evaluated where it is called, too
         self._visit(self._model.graph, "main")
         for ends, (region, error) in self._failed.items():
@@ -162,7 +161,7 @@ class _Audit:
         waiting: list[tuple[ir.Graph | ir.Function, str]] = [(holder, scope)]
         while waiting:
             graph, self._scope = waiting.pop()
-            self._places |= {value: source(value) for value in self._rows(graph)}
+            self._places |= {value: Place(value, TOP) for value in self._rows(graph)}
             for node in graph:
                 bodies = bodies_of(node)
                 self._stand(node, closed=not bodies)
@@ -374,8 +373,8 @@ class _Audit:
             region.nodes[-1], "spelling-unknown",
             f"computes {'an L2 norm' if norm.length else 'an RMSNorm'} of {rows} with {epsilon}, "
             f"by nodes from {begin} to {end} that recognition does not follow",
-            f"{plural(len(region.nodes), 'node')} from {self._described(region.x)}, and no proof: "
-            f"{why}",
+            f"{plural(len(region.nodes), 'node')} from {region.x.name!r} "
+            f"({self._types.words(region.x)}), and no proof: {why}",
             "write it as x / Sqrt(ReduceMean(x * x) + epsilon), and report the model: its spelling "
             "is one to be followed", self._scope,
         )  # fmt: skip
@@ -388,8 +387,3 @@ class _Audit:
             "may be an RMSNorm", getattr(error, "found", "") or first_line(error),
             "if it is one, write it as x / Sqrt(ReduceMean(x * x) + epsilon)", self._scope,
         )  # fmt: skip
-
-    def _described(self, x: ir.Value) -> str:
-        dtype, dims = self._types.info(x)
-        shape = "unknown shape" if dims is None else f"shape {list(dims)}"
-        return f"{x.name!r} ({'unknown type' if dtype is None else dtype.name}, {shape})"

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.audit.analytic import Branches
 from rmsnorm_export.audit.behaviour import Behaviour
-from rmsnorm_export.audit.parts import Layout, Region, arrays_of, model_of, row_of
+from rmsnorm_export.audit.parts import Layout, Region, arrays_of, model_of, row_of, run
 from rmsnorm_export.errors import BackendMissingError
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.lower.lower import LowerContext
@@ -28,6 +28,7 @@ from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.site import Proving
+from rmsnorm_export.recognize.between import nodes_between
 from rmsnorm_export.recognize.consts import is_ordinary, standard
 from rmsnorm_export.recognize.context import FLOATS
 from rmsnorm_export.recognize.match import Match
@@ -83,7 +84,8 @@ class Fusing:
             return "its input and its output are of different or unknown types"
         if any(node.graph is not region.nodes[-1].graph for node in region.nodes):
             return "its nodes are in different graphs"
-        if (node := next(filter(self._is_undefined, _makers(region.constants)), None)) is not None:
+        makers = reversed(nodes_between(region.constants, ()))
+        if (node := next(filter(self._is_undefined, makers), None)) is not None:
             return f"runtimes differ over {node.op_type} {source_name(node)!r} of integers"
         values = self._constants(region, layout)
         branches = Branches(region, values, self.types, norm.place, layout.shape)
@@ -137,9 +139,8 @@ class Fusing:
         floats = [v for v in region.constants if self.types.dtype(v) in FLOATS]
         if not floats:
             return {}
-        model, arrays = self._model(region, layout, floats)
-        outputs = run_float64(model, {f"x{i}": array for i, array in enumerate(arrays)}).outputs
-        return {value: outputs[f"y{i}"] for i, value in enumerate(floats)}
+        model, (x, *parameters) = self._model(region, layout, floats)
+        return dict(zip(floats, run(model, parameters, x), strict=True))
 
     def _is_right(self, region: Region, layout: Layout) -> bool:
         """Return whether half of the digits of ordinary rows are right in the types of a region."""
@@ -196,17 +197,6 @@ class Fusing:
         finally:
             lowered.discard()
         return "" if proof.passed else proof.reason
-
-
-def _makers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
-    """Give the nodes that values are computed by."""
-    pending, seen = list(values), set()
-    while pending:
-        node = pending.pop().producer()
-        if node is not None and node not in seen:
-            seen.add(node)
-            pending += [value for value in node.inputs if value is not None]
-            yield node
 
 
 def _made(measured: float, numbers: Sequence[float], n: int) -> float | None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op import native
-from rmsnorm_export.recognize.consts import Constants, constant_tensor, standard
+from rmsnorm_export.recognize.consts import Constants, standard, stored_tensor
 from rmsnorm_export.recognize.types import Types
 
 
@@ -61,6 +61,8 @@ _FIXED: Mapping[str, Traits] = {
                      "Multinomial", "RandomNormalLike", "RandomUniformLike",
                      native.RMS_NORMALIZATION, native.SIMPLIFIED), ENDS),
 }  # fmt: skip
+SUMS = frozenset(op for op, one in _FIXED.items() if one.mixes)
+"""Operators that add up squares or elements."""
 _LINEAR = ("MatMul", "Gemm", "Conv")
 _OTHERS = frozenset((*_FIXED, *CENTRED, *_LINEAR, "Pow", "Einsum", "Exp"))
 _WITH_ROOTS = frozenset((*(op for op, one in _FIXED.items() if one.roots), *CENTRED, "Pow", "Exp"))
@@ -101,7 +103,7 @@ class Operators:
         """Return what ``node`` does to those of its inputs that are no constants."""
         if self.calls and (called := self.calls.get(node.op_identifier())) is not None:
             return called
-        if node.domain not in native.DEFAULT_DOMAINS:
+        if node.domain:
             return ENDS
         op = node.op_type
         if op not in _OTHERS:
@@ -159,15 +161,12 @@ class Operators:
         """Return what a product with this constant does: with a dense matrix it ends a row."""
         if value is None:
             return ENDS
-        node = value.producer()
-        tensor = value.const_value
-        if tensor is None and standard(node) == "Constant" and node is not None:
-            tensor = constant_tensor(node.attributes)
+        tensor = stored_tensor(value) if value.const_value is None else value.const_value
         dims = self._types.shape(value) if tensor is None else tuple(tensor.shape)
         if dims is not None and sum(size != 1 for size in dims) <= 1:
             return _SUM
         if tensor is None:
-            return SOME if standard(node) in _FILLED else ENDS
+            return SOME if standard(value.producer()) in _FILLED else ENDS
         if tensor.size > _MOST_READ or isinstance(tensor, ir.ExternalTensor):
             return ENDS
         array = tensor.numpy().reshape(-1)

@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.proof.cut import cut
+from rmsnorm_export.proof.cut import cut, sizes_by
 from rmsnorm_export.proof.evaluate import run_float64
+from rmsnorm_export.recognize.between import nodes_between
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.types import Types
@@ -58,30 +59,17 @@ def region_of(x: ir.Value, y: ir.Value, twins: Sequence[ir.Value]) -> Region | N
 
     ``twins``: values that nodes equal to that of x make.
     """
-    order: list[ir.Node] = []
-    leaves: dict[ir.Value, None] = {}
-    seen: set[ir.Node] = set()
-    stack: list[tuple[ir.Value, bool]] = [(y, False)]
-    while stack:
-        value, done = stack.pop()
-        node = value.producer()
-        if value is x or value in twins:
-            continue
-        if node is None:
-            leaves[value] = None
-        elif done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((value, True))
-            stack.extend((v, False) for v in reversed(node.inputs) if v is not None)
-        if len(seen) > MOST_NODES:
-            return None
+    reached = {x, *twins}
+    order = nodes_between([y], reached, MOST_NODES)
+    if not order:
+        return None
+    needed = dict.fromkeys(value for node in order for value in node.inputs if value is not None)
+    leaves = [v for v in needed if v.producer() is None and v not in reached]
     weights = [v for v in leaves if v.const_value is not None and not v.is_graph_input()]
     if any(v.const_value is not None and v.const_value.size > _MOST_WEIGHT for v in weights):
         return None
     parameters = tuple(value for value in leaves if value not in weights)
-    reached, given, nodes = {x, *twins}, set(parameters), []
+    given, nodes = set(parameters), []
     for node in order:
         inputs = node.inputs[:1] if standard(node) == "CastLike" else node.inputs
         if not reached.isdisjoint(inputs):
@@ -156,17 +144,11 @@ def model_of(
     Raises:
         InputError: it needs another value than x and constants, or cannot be cut out.
     """
-
-    def sizes_of(value: ir.Value) -> list[int | None] | None:
-        dims = layout.shape if value is region.x else types.shape(value)
-        return None if dims is None else [
-            layout.symbols.get(size) if isinstance(size, str) else size for size in dims
-        ]  # fmt: skip
-
     inputs, outputs = (region.x, *region.parameters), outputs or (region.y, *region.pieces)
     return cut(
         outputs, inputs, opset_imports=opset_imports, functions=functions, type_of=types.dtype,
-        sizes_of=sizes_of, constants=region.weights, aliases=dict.fromkeys(region.twins, region.x),
+        sizes_of=sizes_by(types, layout.symbols), constants=region.weights,
+        aliases=dict.fromkeys(region.twins, region.x),
     )  # fmt: skip
 
 

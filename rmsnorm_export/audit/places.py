@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rmsnorm_export.audit.operators import NOTHING, Traits
+from rmsnorm_export.audit.operators import Traits
 
 
 class Place:
@@ -76,10 +76,3 @@ def common(before: Sequence[Place]) -> Place:
         while a is not b:
             a, b = (a.parent, b.parent) if a.jump is b.jump else (a.jump, b.jump)
     return a
-
-
-def source(value: ir.Value, traits: Traits = NOTHING) -> Place:
-    """Return the place of a value that is computed from nothing that is known."""
-    place = Place(value, TOP)
-    place.through((), traits)
-    return place

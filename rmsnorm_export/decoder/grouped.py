@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from rmsnorm_export.recognize.consts import Constants, producer_of, standard
+from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.types import Types
 
 _TURNED = (0, 1, 3, 2)
@@ -22,7 +22,7 @@ _Shared = tuple[ir.Value, int, int]
 
 def group_heads(model: ir.Model) -> None:
     """Multiply the heads of a group by what they share; in place."""
-    types = Types(model, Constants())
+    types = Types(model)
     for product in [node for node in model.graph if standard(node) == "MatMul"]:
         left, right = product.inputs
         scaled = producer_of(right, "Mul")

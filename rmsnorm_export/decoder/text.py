@@ -14,7 +14,8 @@ from rmsnorm_export.errors import Error, InputError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.comparison import opened
-from rmsnorm_export.quantize.quantize import Loss, Measure
+from rmsnorm_export.quantize.left import Loss
+from rmsnorm_export.quantize.quantize import Measure
 from rmsnorm_export.quantize.result import QUANTIZED_PERPLEXITY, Quantize
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.system.files import StrPath, read_text

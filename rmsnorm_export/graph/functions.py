@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator
 
 import onnx
 import onnx_ir as ir
 
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import all_graphs, nodes_of
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.recognize.functions import callees_first, inlined_size
 from rmsnorm_export.recognize.refusal import name_of
@@ -38,7 +37,7 @@ def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = Non
     for key in gone:
         for node in model.functions[key].all_nodes():
             node.name = name_of(node)  # the pass would invent one, which the file does not know
-    for node in itertools.chain.from_iterable(all_graphs(model)):
+    for node in nodes_of(model):
         if (key := node.op_identifier()) in gone:  # the pass wants outputs that a call omits, too
             name = next((value.name for value in node.outputs if value.name), name_of(node))
             node.resize_outputs(len(model.functions[key].outputs))

@@ -15,6 +15,7 @@ from rmsnorm_export.graph.order import (
     all_graphs,
     graphs_in,
     label,
+    nodes_of,
     subgraphs,
     values_in,
     variables_in,
@@ -22,7 +23,6 @@ from rmsnorm_export.graph.order import (
 from rmsnorm_export.graph.tensors import LARGE_BYTES, check_tensor, lent_slots, tensor_slots
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.contrib import rule_of
 from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.recognize.types import Types
@@ -139,7 +139,7 @@ def _declare(model: ir.Model) -> None:
 
     Bodies of operators depend on them.
     """
-    types = Types(model, Constants())
+    types = Types(model)
     for value in variables_in(all_graphs(model)):
         dtype, dims = types.info(value)
         if value.type is None and dtype is not None:
@@ -177,7 +177,7 @@ def _check_operators(model: ir.Model, before: int, opset: int) -> None:
     """
     import onnx
 
-    for node in (node for graph in all_graphs(model) for node in graph):
+    for node in nodes_of(model):
         if node.domain or node.op_type == SIMPLIFIED:
             continue
         if not onnx.defs.has(node.op_type, opset):

@@ -22,6 +22,11 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     return graphs_in(model.graph, *(function.graph for function in model.functions.values()))
 
 
+def nodes_of(model: ir.Model) -> Iterator[ir.Node]:
+    """Return the nodes of all these graphs."""
+    return chain.from_iterable(all_graphs(model))
+
+
 def graphs_in(*graphs: ir.Graph) -> Iterator[ir.Graph]:
     """Yield graphs and every subgraph of these."""
     waiting = list(graphs)
@@ -43,6 +48,11 @@ def values_in(graph: ir.Graph) -> list[ir.Value]:
     """Return the inputs, the initializers and the outputs of the nodes of one graph."""
     outputs = (value for node in graph for value in node.outputs)
     return [*graph.inputs, *graph.initializers.values(), *outputs]
+
+
+def are_needed(values: Iterable[ir.Value]) -> bool:
+    """Return whether one of these is read, or given by its graph."""
+    return any(value.is_graph_output() or value.uses() for value in values)
 
 
 def insert(graph: ir.Graph | ir.Function | None, after: ir.Node | None, *nodes: ir.Node) -> None:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.order import label, subgraphs
 from rmsnorm_export.graph.tensors import unknown_type
-from rmsnorm_export.op.native import DEFAULT_DOMAINS, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.native import SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.printable import quoted, short
 
 MAX_NESTING = 31
@@ -27,6 +27,9 @@ three, and the value_info of the innermost one five."""
 
 OLDEST_OPSET, NEWEST_OPSET = 13, 24
 """Versions of the default domain for which the operator's function bodies are written."""
+
+_DEFAULT = ("", "ai.onnx")
+"""Names of the default domain; onnx_ir calls that of every node by the first."""
 
 _REPAIR = "repair the program that wrote the model, or export it again"
 
@@ -106,7 +109,7 @@ def _check_scope(graph: ir.Graph, seen: set[ir.Node], outer: frozenset[ir.Graph]
 
 def _check_attributes(node: ir.Node) -> None:
     """Refuse a value of a type that the operator does not have: it is lost, or no runtime reads."""
-    is_known = node.domain in DEFAULT_DOMAINS or node.op_type == SKIP_SIMPLIFIED
+    is_known = not node.domain or node.op_type == SKIP_SIMPLIFIED
     types = _types_of(node.op_type) if is_known else {}
     for attribute in node.attributes.data.values():
         type_ = types.get(attribute.name, attribute.type)
@@ -174,7 +177,7 @@ def check_depth(proto: onnx.ModelProto) -> None:
 def _check_functions(model: ir.Model) -> None:
     """Refuse functions that no two runtimes take for the same."""
     for domain, name, _ in model.functions:
-        if domain in DEFAULT_DOMAINS and (name == SIMPLIFIED or onnx.defs.has(name, "")):
+        if domain in _DEFAULT and (name == SIMPLIFIED or onnx.defs.has(name, "")):
             # ONNX Runtime runs the operator, ONNX's own evaluator the function.
             what = "A function of the model has the name of an operator of ONNX."
             raise _bad(what, f"function {quoted(name)}", "give the function a domain of its own")

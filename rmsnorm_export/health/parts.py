@@ -21,6 +21,7 @@ from rmsnorm_export.proof.cut import cut
 from rmsnorm_export.proof.feeds import limits
 from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.recognize.consts import Constants, producer_of, standard
+from rmsnorm_export.recognize.shape_rules import axes_of
 from rmsnorm_export.recognize.types import Types
 
 _SUMS = ("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL2")
@@ -74,7 +75,7 @@ def part_of(node: ir.Node, types: Types, stored: Collection[ir.Value]) -> Part |
         return None
     if dtype is None or dtype not in FLOAT_TYPES or types.dtype(x) != dtype:
         return None
-    axes = tuple(axis % len(dims) for axis in _axes(node) or range(len(dims)))
+    axes = tuple(axis % len(dims) for axis in axes_of(node, Constants()) or range(len(dims)))
     open_sizes = any(not isinstance(dims[axis], int) for axis in axes)
     sizes = (size if isinstance(size, int) else 8 for size in dims)
     shape = tuple(size if axis in axes else 1 for axis, size in enumerate(sizes))
@@ -128,12 +129,6 @@ def _end(node: ir.Node, stored: Collection[ir.Value]) -> tuple[ir.Value, float |
             epsilon = Constants().scalar(next(others, None))
         rooted, value = rooted or op in _TAKE_ROOTS, user.outputs[0]
     return None
-
-
-def _axes(node: ir.Node) -> tuple[int, ...]:
-    stated = node.attributes.get_ints("axes", ())
-    given = Constants().ints(node.inputs[1]) if len(node.inputs) > 1 else None
-    return tuple(stated or given or ())
 
 
 class PartTrial(Trial):

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rmsnorm_export.audit.operators import CENTRED
+from rmsnorm_export.audit.operators import CENTRED, SUMS
 from rmsnorm_export.graph.order import graphs_in, subgraphs
 from rmsnorm_export.health.half import FileNames, node_name
 from rmsnorm_export.health.limits import Limits
@@ -29,11 +29,7 @@ PRODUCTS = (
     "FusedMatMul", "MatMulNBits", "MultiHeadAttention", "GroupQueryAttention",
 )  # fmt: skip
 """Operators that multiply matrices."""
-_REDUCTIONS = (
-    *PRODUCTS, "Softmax", "LogSoftmax", "CumSum", "AveragePool", "GlobalAveragePool", "LpPool",
-    "GlobalLpPool", "ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare",
-    "ReduceLogSum", "ReduceLogSumExp",
-)  # fmt: skip
+_REDUCTIONS = (*PRODUCTS, "Softmax", "LogSoftmax", *SUMS)
 """Operators that add up products, squares or elements."""
 
 

@@ -31,6 +31,7 @@ from rmsnorm_export.recognize.complete import SMALLEST_FLOAT32
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, source_name
 from rmsnorm_export.recognize.shape_rules import Dims
+from rmsnorm_export.recognize.shape_values import static
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.support import everywhere
 
@@ -369,6 +370,17 @@ def _row_dims(match: Match, dims: Dims, count: int) -> tuple[int, ...] | None:
     if dims is None or len(dims) < count:
         return None
     return tuple(d if isinstance(d, int) else -1 for d in dims[-count:])
+
+
+def row_shape(part: Match, types: Types) -> tuple[int, ...]:
+    """Return the shape of a neutral scale; one element, where n is unknown or absurd."""
+    dims = types.shape(part.x)
+    tail = dims[part.spec.axis :] if dims is not None else (part.n,)
+    strided = part.spec.last_axis != -1
+    if strided or (part.spec.axis == -1 and part.n is not None):
+        tail = (part.n,)
+    sizes = static(tail)
+    return (1,) if sizes is None or math.prod(sizes) > MOST_ONES else sizes
 
 
 def _rounding(match: Match) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from rmsnorm_export.op import spec as op
 from rmsnorm_export.op.dtypes import type_name
 from rmsnorm_export.recognize.shape_rules import Dims
+from rmsnorm_export.recognize.shape_values import static
 from rmsnorm_export.system.reading import read_file
 
 _TABLE = Path(__file__).parents[1].joinpath("tensorrt/plugin/_sources/kernels/plugin_limits.h")
@@ -84,8 +85,8 @@ def plugin_refuses(
         ),
     }
     for label, weight, shape in weights:
-        sizes = [size for size in shape or () if isinstance(size, int)]
-        elements = math.prod(sizes) if shape is not None and len(sizes) == len(shape) else n
+        sizes = static(shape)
+        elements = n if sizes is None else math.prod(sizes)
         wrong = elements != n and (n is not None or elements == 1)
         reasons |= {
             f"it takes no {type_name(weight)} {label} for {type_name(dtype)} rows": (

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.lower.builder import SiteBuilder
-from rmsnorm_export.lower.forms import MOST_ONES
+from rmsnorm_export.lower.forms import row_shape
 from rmsnorm_export.lower.lower import LowerContext, Lowered, refuse_match, strictest
 from rmsnorm_export.lower.plugin import plugin_refuses
 from rmsnorm_export.op import spec as op
@@ -81,7 +81,7 @@ def plan_site(match: Match, context: LowerContext) -> Planned | Refusal:
         has_body = not spec.group_size or context.opset >= GROUPS_OPSET
         if has_body and context.allows(numerics):
             expands = spec.unit_length > 0 and any(n.op_type == "Expand" for n in part.nodes)
-            one = math.prod(_row_shape(part, context.types)) == 1
+            one = math.prod(row_shape(part, context.types)) == 1
             key = body_key(
                 spec,
                 dtype=part.dtype,
@@ -195,7 +195,7 @@ def operands(
 
     def neutral(number: float, dtype: int) -> ir.Value:
         """Return ones or zeros of n elements, one tensor for all sites of one size."""
-        sizes = _row_shape(part, types)
+        sizes = row_shape(part, types)
         label = {1.0: "ones", 0.0: "zeros"}.get(number, "neutral_scale")
         name = f"{label}_{'x'.join(map(str, sizes))}_{type_name(dtype)}"
         return site.shared(np.full(sizes, number, numpy_dtype(dtype)), dtype, name)
@@ -219,14 +219,3 @@ def output_type(part: Match) -> int:
     if part.quantized is None:
         return part.dtype
     return op.CODE_TYPES[part.quantized.how.partition("_")[0]][0]
-
-
-def _row_shape(part: Match, types: Types) -> tuple[int, ...]:
-    """Return the shape of a neutral scale; one element, where n is unknown or absurd."""
-    dims = types.shape(part.x)
-    tail = dims[part.spec.axis :] if dims is not None else (part.n,)
-    strided = part.spec.last_axis != -1
-    if strided or (part.spec.axis == -1 and part.n is not None):
-        tail = (part.n,)
-    static = tuple(d for d in tail if isinstance(d, int))
-    return static if len(static) == len(tail) and math.prod(static) <= MOST_ONES else (1,)

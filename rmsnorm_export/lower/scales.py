@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from rmsnorm_export.lower.builder import SiteBuilder
+from rmsnorm_export.lower.forms import row_shape
 from rmsnorm_export.lower.lower import LowerContext, Lowered, Lowering, strictest
 from rmsnorm_export.lower.targets import TargetRow
 from rmsnorm_export.op.dtypes import vanishes
 from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
-from rmsnorm_export.recognize.types import Types
 
 
 def lower_all(
@@ -97,7 +97,8 @@ def split(match: Match, context: LowerContext) -> Split:
     own = (None if scale is None else context.types.dtype(scale)) or match.dtype
     dtype = FLOAT if own in HALF_TYPES else own
     if scale is None:
-        scale = site.ones(_row(match, context.types), dtype, match.factor)
+        row = (*row_shape(match, context.types), *(1,) * (-1 - match.spec.last_axis))
+        scale = site.ones(row, dtype, match.factor)
     else:
         scale = _multiplied(scale, match.factor, dtype, site)
     norm = dataclasses.replace(norm, scale=scale, offset_scale=scale, factor=1.0)
@@ -114,11 +115,3 @@ def _multiplied(scale: ir.Value, factor: float, dtype: int, site: SiteBuilder) -
         product = site.like(scale, dtype, "gain")
         scale = site.add("Mul", [scale, site.number(number, dtype)], product, "gain")
     return scale
-
-
-def _row(match: Match, types: Types) -> Sequence[int]:
-    """Return the shape of a scale of one number for each feature."""
-    axis, last, dims = match.spec.axis, match.spec.last_axis, types.shape(match.x)
-    if axis == last or dims is None:
-        return (match.n or 1, *(1,) * (-1 - last))
-    return [size for size in dims[axis:] if isinstance(size, int)]

@@ -22,7 +22,6 @@ from rmsnorm_export.precision.result import Half, Precision
 from rmsnorm_export.precision.units import Unit, units_of
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.proof.comparison import Prepare
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.inputs import Sample
@@ -53,7 +52,7 @@ def to_half(
     """
     model = _flat(model)
     half = TYPES[dtype]
-    types = Types(model, Constants())
+    types = Types(model)
     values = [value for graph in graphs_in(model.graph) for value in values_in(graph)]
     source = _source({types.dtype(value) for value in values}, half)
     own, already = {value for value in values if types.dtype(value) == source}, source == half

@@ -15,8 +15,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.recognize.consts import Constants, standard
+from rmsnorm_export.recognize.shape_values import static
+from rmsnorm_export.recognize.types import Types
 
 MAX_CONSTANT = 64
 """Largest constant, in elements, that is copied: epsilon, axes, shapes; never a weight."""
@@ -82,6 +83,16 @@ def cut(
     model = ir.Model(graph, ir_version=10, functions=functions)
     RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     return model
+
+
+def sizes_by(types: Types, names: Mapping[str, int]) -> SizesOf:
+    """Return the sizes of any value where those of these names are known, None for unknown ones."""
+
+    def sizes_of(value: ir.Value) -> list[int | None] | None:
+        dims = types.shape(value)
+        return None if dims is None else [names.get(d) if isinstance(d, str) else d for d in dims]
+
+    return sizes_of
 
 
 class _Walk:
@@ -174,11 +185,8 @@ class _Walk:
         if sizes is None:
             return None
         start = node.attributes.get_int("start", 0)
-        asked = sizes[start : node.attributes.get_int("end", None)]
-        numbers = [size for size in asked if size is not None]
-        if len(numbers) < len(asked):
-            return None
-        return math.prod(numbers) if node.op_type == "Size" else numbers
+        numbers = static(sizes[start : node.attributes.get_int("end", None)])
+        return numbers if numbers is None or node.op_type != "Size" else math.prod(numbers)
 
     def _constant(self, value: ir.Value) -> ir.Value:
         tensor, missing = value.const_value, ""
@@ -231,7 +239,7 @@ def _view(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
     casts: list[int] = []
     for _ in range(MAX_NODES):
         node = value.producer()
-        if node is None or node.domain not in DEFAULT_DOMAINS or len(node.inputs) != 1:
+        if node is None or node.domain or len(node.inputs) != 1:
             break
         source, to = node.inputs[0], node.attributes.get("to")
         if source is None or node.op_type not in ("Identity", "Cast"):

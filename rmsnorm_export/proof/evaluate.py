@@ -22,18 +22,12 @@ from onnx_ir.passes import common as passes
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.op.dtypes import Array
-from rmsnorm_export.op.native import DEFAULT_DOMAINS
-from rmsnorm_export.proof.operators import (
-    cannot_evaluate,
-    cast,
-    is_floating,
-    kernel_of,
-    run_reference,
-)
+from rmsnorm_export.proof.operators import cannot_evaluate, cast, kernel_of, run_reference
 from rmsnorm_export.recognize.consts import Constants, constant_tensor
 from rmsnorm_export.recognize.functions import inlined_size
 from rmsnorm_export.recognize.schema import by_schema
 from rmsnorm_export.recognize.shape_rules import UNKNOWN
+from rmsnorm_export.runtime.metrics import is_float
 
 _FLOAT64 = np.dtype(np.float64)
 _MOST_NODES = 4096
@@ -152,7 +146,7 @@ class _Evaluator:
         return {value.name or "": self._input(values[value].array) for value in graph.outputs}
 
     def _input(self, array: Array) -> Array:
-        return cast(array, _FLOAT64) if self._promote and is_floating(array.dtype) else array
+        return cast(array, _FLOAT64) if self._promote and is_float(array.dtype) else array
 
     def _run_nodes(self, values: dict[ir.Value, _Tensor]) -> None:
         last = {value: node for node in self._graph for value in node.inputs if value is not None}
@@ -171,22 +165,22 @@ class _Evaluator:
     def _apply(self, node: ir.Node, tensors: _Tensors) -> _Tensors:
         operands = [tensor for tensor in tensors if tensor is not None]
         constant = all(tensor.constant for tensor in operands)
-        if node.domain in DEFAULT_DOMAINS and node.op_type in ("Cast", "CastLike"):
+        if not node.domain and node.op_type in ("Cast", "CastLike"):
             return [self._cast(node, tensors)]
-        if node.domain in DEFAULT_DOMAINS and node.op_type == "Constant":
+        if not node.domain and node.op_type == "Constant":
             if (tensor := constant_tensor(node.attributes)) is None:
                 fix = "use a tensor, float or integer constant"
                 raise cannot_evaluate("Constant", f"attributes {sorted(node.attributes)}", fix)
             return [_constant(np.asarray(tensor.numpy()))]
         promote = self._promote and not constant
         arrays = [None if t is None else self._operand(t, promote) for t in tensors]
-        floats = [tensor.dtype for tensor in operands if is_floating(tensor.dtype)]
+        floats = [tensor.dtype for tensor in operands if is_float(tensor.dtype)]
         opset = node.version or self._graph.opset_imports.get("", 1)
         results: list[_Tensor | None] = []
         for result in _outputs_of(node, arrays, opset, self._most):
             if result is None:
                 results.append(None)
-            elif promote and is_floating(result.dtype):
+            elif promote and is_float(result.dtype):
                 dtype = floats[0] if floats else result.dtype
                 results.append(_Tensor(cast(result, _FLOAT64), dtype, constant))
             else:
@@ -194,7 +188,7 @@ class _Evaluator:
         return results
 
     def _operand(self, tensor: _Tensor, promote: bool) -> Array:
-        if not promote or not is_floating(tensor.array.dtype):
+        if not promote or not is_float(tensor.array.dtype):
             return tensor.array
         if tensor.constant:
             self.constants.append(tensor.array)
@@ -209,7 +203,7 @@ class _Evaluator:
             dtype = ir.DataType(node.attributes["to"].as_int()).numpy()
         else:
             dtype = source.dtype if like is None else like.dtype
-        keeps = self._promote and not source.constant and is_floating(dtype)
+        keeps = self._promote and not source.constant and is_float(dtype)
         return _Tensor(cast(source.array, _FLOAT64 if keeps else dtype), dtype, source.constant)
 
 
@@ -229,7 +223,7 @@ def _outputs_of(
         except (ValueError, IndexError, TypeError) as error:  # shapes that do not fit
             fix = "check the shapes of its inputs"
             raise cannot_evaluate(node.op_type, str(error), fix) from error
-    if node.domain not in DEFAULT_DOMAINS:
+    if node.domain:
         raise cannot_evaluate(
             f"{node.domain}.{node.op_type}",
             "no kernel and no model-local function of this name",
@@ -250,7 +244,7 @@ def _check_size(
         most: elements of a result.
         sized: its kernel gives no more than its operands broadcast to.
     """
-    if node.domain not in DEFAULT_DOMAINS:
+    if node.domain:
         return
     infos = [
         UNKNOWN if a is None else (ir.DataType.from_numpy(a.dtype), tuple(a.shape)) for a in arrays

@@ -16,6 +16,7 @@ from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, HALF_TYPES,
 from rmsnorm_export.proof import bounds
 from rmsnorm_export.recognize.consts import Constants, stored_tensor
 from rmsnorm_export.recognize.match import Match
+from rmsnorm_export.recognize.shape_values import static
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.metrics import FINFO
 
@@ -250,9 +251,7 @@ def layouts(match: Match, lowered: Lowered, types: Types) -> Iterator[Layout]:
 def static_shape(value: ir.Value) -> tuple[int, ...] | None:
     """Return the shape of a value, None where the file does not say all of it."""
     tensor = stored_tensor(value) if value.const_value is None else value.const_value
-    shape = value.shape if value.shape is not None or tensor is None else tensor.shape
-    sizes = tuple(size for size in shape or () if isinstance(size, int))
-    return None if shape is None or len(sizes) < len(shape) else sizes
+    return static(value.shape if value.shape is not None or tensor is None else tensor.shape)
 
 
 def _declared(match: Match, types: Types) -> tuple[int | None, ...] | None:

@@ -18,12 +18,7 @@ from rmsnorm_export.proof.bounds import UNIT_ROUNDOFF, Bounds, Row, sum_of
 from rmsnorm_export.proof.feeds import SUBNORMAL, case_names
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import AT_LARGEST, Match
-from rmsnorm_export.runtime.metrics import (
-    nonfinite_differ,
-    ulp_distance,
-    ulp_error,
-    ulp_unit,
-)
+from rmsnorm_export.runtime.metrics import nonfinite_differ, ulp_distance, ulp_error, ulp_unit
 
 # Two float64 evaluations with pairwise sums differ by some log2(n) * 2**-53; this is far above it
 # and far below the smallest change of meaning (a count of n + 1 for n = 10**6 shifts by 5e-7).

@@ -17,16 +17,16 @@ import numpy as np
 import onnx
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.dtypes import Array, element_type
 from rmsnorm_export.op.native import (
-    DEFAULT_DOMAINS,
     MICROSOFT_DOMAIN,
     RMS_NORMALIZATION,
     SIMPLIFIED,
     SKIP_SIMPLIFIED,
+    standard_spec,
 )
 from rmsnorm_export.op.reference import reference_exact, reference_float64
-from rmsnorm_export.op.spec import FLOAT, NormSpec
+from rmsnorm_export.op.spec import NormSpec
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 
 Attributes: TypeAlias = Mapping[str, Any]
@@ -34,11 +34,6 @@ Inputs: TypeAlias = Sequence[Array | None]
 Kernel: TypeAlias = Callable[[Inputs, Attributes], Sequence[Array | None]]
 
 _HALF = (np.dtype(np.float16), BFLOAT16_DTYPE)
-
-
-def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Return whether ``dtype`` is float16, bfloat16, float32 or float64."""
-    return dtype.kind == "f" or dtype == BFLOAT16_DTYPE
 
 
 def cast(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -50,7 +45,7 @@ def cast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def kernel_of(domain: str, op_type: str) -> Kernel | None:
     """Return the kernel of an operator, None where there is none here."""
-    kernels = _KERNELS if domain in DEFAULT_DOMAINS else {}
+    kernels = {} if domain else _KERNELS
     return _skip_rms_normalization if (domain, op_type) == _SKIP else kernels.get(op_type)
 
 
@@ -184,19 +179,12 @@ def _norm(spec: NormSpec, x: Array, scale: Array | None) -> Array:
     return np.asarray(reference_exact(spec, x, scale))
 
 
-def _rms_normalization(before_cast: bool) -> Kernel:
-    """RMSNormalization-23, which rounds before it scales, and SimplifiedLayerNormalization, whose
-    kernels in ONNX Runtime scale in float32 and round once."""
+def _rms_normalization(op_type: str) -> Kernel:
+    """Make the kernel of RMSNormalization or SimplifiedLayerNormalization."""
 
     def kernel(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
         x, scale = _present(inputs[0]), _present(inputs[1])
-        axis = int(attributes.get("axis", -1))
-        spec = NormSpec(
-            epsilon=float(attributes.get("epsilon", 1e-5)),
-            axis=axis - x.ndim if axis >= 0 else axis,
-            stash_type=int(attributes.get("stash_type", FLOAT)),
-            scale_before_cast=before_cast,
-        )
+        spec = standard_spec(op_type, attributes, x.ndim, element_type(x.dtype))
         if scale.shape != x.shape[spec.axis :] and scale.size > 1:
             # ai.onnx allows any scale that broadcasts; the reference wants one element per feature.
             y = _norm(spec, x, None)
@@ -258,6 +246,5 @@ _KERNELS: dict[str, Kernel] = {
     "CumSum": _cumulative_sum,
     "Compress": _compress,
     "LpNormalization": _lp_normalization,
-    RMS_NORMALIZATION: _rms_normalization(before_cast=False),
-    SIMPLIFIED: _rms_normalization(before_cast=True),
+    **{op_type: _rms_normalization(op_type) for op_type in (RMS_NORMALIZATION, SIMPLIFIED)},
 }

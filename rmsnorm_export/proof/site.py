@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
-from rmsnorm_export.proof.cut import SizesOf, cut
+from rmsnorm_export.proof.cut import SizesOf, cut, sizes_by
 from rmsnorm_export.proof.feeds import Batch, Layout, case_names, static_shape
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.recognize.match import Match
@@ -146,17 +146,12 @@ def cut_site(match: Match, lowered: Lowered, layout: Layout, proving: Proving) -
 def sizes_in(match: Match, layout: Layout, types: Types) -> SizesOf:
     """Return the sizes of any value where x has those of ``layout``, None for unknown ones."""
     pairs = zip(types.shape(match.x) or (), layout.shape(match.spec), strict=False)
-    sizes: dict[int | str | None, int] = {dim: size for dim, size in pairs if isinstance(dim, str)}
+    sizes = {dim: size for dim, size in pairs if isinstance(dim, str)}
     for dim, size in list(sizes.items()):
         bound = bounded(dim)
         if bound is not None and size < bound[0]:
             sizes.setdefault(bound[1], size)
-
-    def sizes_of(value: ir.Value) -> list[int | None] | None:
-        dims = types.shape(value)
-        return None if dims is None else [d if isinstance(d, int) else sizes.get(d) for d in dims]
-
-    return sizes_of
+    return sizes_by(types, sizes)
 
 
 def _cut_site(

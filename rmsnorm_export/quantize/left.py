@@ -6,7 +6,6 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
 
 _MEASURED = 32
 """How many groups of weights are measured, alone: each runs the model once."""
@@ -14,13 +13,27 @@ MOST_TRIALS = 2 + _MEASURED + _MEASURED.bit_length()
 """With all weights, with those that are left out, and while these are searched."""
 
 
-class Loses(Protocol):
-    """What a quantization loses."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loss:
+    """What a quantization costs.
+
+    Attributes:
+        compared: in words, or "" where nothing was compared.
+        problem: what is more than is allowed, or "".
+        unknown: why nothing was compared, or "".
+        fails: it is the quantized model that does not run.
+        amount: how much is lost, by which weights are ranked.
+    """
+
+    compared: str = ""
+    problem: str = ""
+    unknown: str = ""
+    fails: bool = False
+    amount: float = 0.0
 
     @property
-    def amount(self) -> float: ...
-    @property
-    def allowed(self) -> bool: ...
+    def allowed(self) -> bool:
+        return not self.problem and not self.fails
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +55,7 @@ class Group:
 
 
 def left_out(
-    sizes: Mapping[str, int], lose: Callable[[Collection[str], Collection[str]], Loses]
+    sizes: Mapping[str, int], lose: Callable[[Collection[str], Collection[str]], Loss]
 ) -> list[Group]:
     """Return the fewest groups of weights without which the loss is allowed; none if that fails.
 

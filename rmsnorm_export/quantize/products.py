@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import nodes_of
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.quantize.blocks import BLOCK, Blocks, in_blocks
 from rmsnorm_export.quantize.packed import pack_attentions
@@ -54,8 +54,7 @@ class Product:
 
 def products_of(model: ir.Model) -> list[Product]:
     """Return the products of a graph and its subgraphs whose matrix is a weight."""
-    nodes = (node for graph in all_graphs(model) for node in graph)
-    return [found for node in nodes if (found := _product(node)) is not None]
+    return [found for node in nodes_of(model) if (found := _product(node)) is not None]
 
 
 def _product(node: ir.Node) -> Product | None:
@@ -109,7 +108,7 @@ def quantize_products(model: ir.Model, bits: Mapping[str, int], *, rounds: bool)
     writer, tables = _Writer(model, rounds=rounds), list(_embeddings(model))
     found = [product for product in products_of(model) if product.weight.name in bits]
     sums = model.opset_imports.get("", 0) >= 13  # before, ReduceSum has its axes elsewhere
-    total = sum(_multiplies(node) for graph in all_graphs(model) for node in graph)
+    total = sum(map(_multiplies, nodes_of(model)))
     by_weight: dict[tuple[ir.Value, bool], list[Product]] = {}
     for product in found:
         by_weight.setdefault((product.weight, product.turned), []).append(product)
@@ -135,11 +134,10 @@ def quantize_products(model: ir.Model, bits: Mapping[str, int], *, rounds: bool)
 
 
 def _embeddings(model: ir.Model) -> Iterator[ir.Node]:
-    for graph in all_graphs(model):
-        for node in graph:
-            by_rows = node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0
-            if by_rows and (table := node.inputs[0]) is not None and _is_matrix(table):
-                yield node
+    for node in nodes_of(model):
+        by_rows = node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0
+        if by_rows and (table := node.inputs[0]) is not None and _is_matrix(table):
+            yield node
 
 
 def _is_same(table: ir.Value | None, matrix: Array) -> bool:
@@ -196,12 +194,7 @@ class _Writer:
         """Put a Gather of blocks in the place of an embedding."""
         codes, scales = stored  # a matrix that is looked up has no zero points
         flat = ir.node("Reshape", [codes, self._integers(blocks.codes.shape[0], -1)])
-        how = {
-            "gather_axis": 0,
-            "quantize_axis": 1,
-            "block_size": blocks.size,
-            "bits": blocks.bits,
-        }
+        how = {"gather_axis": 0, "quantize_axis": 1, "block_size": blocks.size, "bits": blocks.bits}
         inputs = [flat.outputs[0], node.inputs[1], scales]
         _replace(node, [flat, ir.node("GatherBlockQuantized", inputs, how, domain=_CONTRIB)])
 
@@ -225,9 +218,8 @@ class _Writer:
 
     def _integers(self, *numbers: int) -> ir.Value:
         if numbers not in self._numbers:
-            self._numbers[numbers] = self._weight(
-                f"numbers_{len(self._numbers)}", np.array(numbers)
-            )
+            name = f"numbers_{len(self._numbers)}"
+            self._numbers[numbers] = self._weight(name, np.array(numbers))
         return self._numbers[numbers]
 
     def _weight(self, name: str, array: Array) -> ir.Value:

@@ -20,34 +20,11 @@ from rmsnorm_export.proof.comparison import (
     compare_with,
     run_reference,
 )
-from rmsnorm_export.quantize.left import MOST_TRIALS, Group, left_out
+from rmsnorm_export.quantize.left import MOST_TRIALS, Group, Loss, left_out
 from rmsnorm_export.quantize.products import LEVEL, quantize_products, weights_of
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL, Quantization, Quantize
 
 _BITS = {"int4": 4, "int8": 8}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Loss:
-    """What a quantization costs.
-
-    Attributes:
-        compared: in words, or "" where nothing was compared.
-        problem: what is more than is allowed, or "".
-        unknown: why nothing was compared, or "".
-        fails: it is the quantized model that does not run.
-        amount: how much is lost, by which weights are ranked.
-    """
-
-    compared: str = ""
-    problem: str = ""
-    unknown: str = ""
-    fails: bool = False
-    amount: float = 0.0
-
-    @property
-    def allowed(self) -> bool:
-        return not self.problem and not self.fails
 
 
 Measure = Callable[[ir.Model], Callable[[ir.Model], Loss]]

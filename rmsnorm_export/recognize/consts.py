@@ -11,7 +11,6 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.recognize.shape_values import multiplied, rearranged
 
 MAX_ELEMENTS = 8
@@ -30,9 +29,11 @@ _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divi
 MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """Operators whose output has the elements of their input, in another order or shape."""
 
-_REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather", "Slice")
+REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather", "Slice")
+"""Operators of which the output has elements of the inputs, sizes among them."""
+
 _SCALED = ("QuantizeLinear", "DequantizeLinear")
-_FOLLOWED = frozenset((*_UNARY, *_BINARY, *_REARRANGED, *_SCALED, "Cast", "CastLike", "ReduceProd"))
+_FOLLOWED = frozenset((*_UNARY, *_BINARY, *REARRANGED, *_SCALED, "Cast", "CastLike", "ReduceProd"))
 _REALS, _WHOLES = ("value_float", "value_floats"), ("value_int", "value_ints")
 _VALUE_TYPES = dict.fromkeys(_REALS, np.float32) | dict.fromkeys(_WHOLES, np.int64)
 
@@ -43,7 +44,7 @@ def standard(node: ir.Node | None) -> str:
     A model-local function may be called Identity or Dropout and do anything. A Sum of two tensors
     is an Add.
     """
-    if node is None or node.domain not in DEFAULT_DOMAINS:
+    if node is None or node.domain:
         return ""
     op_type = node.op_type
     return "Add" if op_type == "Sum" and len(node.inputs) == 2 else op_type
@@ -90,10 +91,7 @@ class Constants:
         array = self.array(value)
         if array is None or array.size != 1:
             return None
-        try:
-            number = float(array.reshape(()).astype(np.float64))
-        except (TypeError, ValueError):
-            return None
+        number = float(array.reshape(()).astype(np.float64))
         return number if math.isfinite(number) else None
 
     def ints(self, value: ir.Value | None) -> tuple[int, ...] | None:
@@ -192,9 +190,8 @@ class Constants:
         node = producer_of(value, "Shape", "Size", "Cast")
         if node is not None and node.op_type == "Cast":
             dtype = ir.DataType(node.attributes.get_int("to", 0))
-            return (
-                self._dims(node.inputs[0]) if dtype.is_integer() and dtype.bitwidth > 16 else None
-            )
+            holds_sizes = dtype.is_integer() and dtype.bitwidth > 16
+            return self._dims(node.inputs[0]) if holds_sizes else None
         source = None if node is None or depends_on_caller(node) else node.inputs[0]
         if node is None or source is None:
             return None
@@ -223,7 +220,7 @@ def _applied(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | No
                 return None if product is None else product.astype(data.dtype)
             if op in _SCALED:
                 return _quantized_number(node, *parts)
-            if op not in _REARRANGED:
+            if op not in REARRANGED:
                 return _converted(data, to or node.attributes.get_int("to", 0))
             moved = rearranged(node, parts)
     except (TypeError, ValueError, IndexError, OverflowError):

@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import FLOAT_TYPES
-from rmsnorm_export.recognize.consts import Constants, producer_of, standard
+from rmsnorm_export.recognize.consts import MOVES, Constants, producer_of, standard
 from rmsnorm_export.recognize.facts import Candidate, Fact, Norm, Radial, View
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import FORMERLY, Refusal, refuse
@@ -20,9 +20,7 @@ _PURE = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Slice", "Split", "Conc
          "Cast", "QuantizeLinear", "DequantizeLinear")  # fmt: skip
 """Operators of which equal inputs give equal outputs, and that are no arithmetic of a norm."""
 
-_UNDONE = frozenset((
-    "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Neg", "Cast", "CastLike", "Shape",
-))  # fmt: skip
+_UNDONE = frozenset((*MOVES, "Neg", "Cast", "CastLike", "Shape"))
 """Operators that a later node may take back."""
 
 _MOST_BETWEEN = 16
@@ -231,16 +229,13 @@ class Context:
         """A value as a reader of the report knows it."""
         if value is None:
             return "nothing"
-        dtype, dims = self.types.info(value)
-        shape = "unknown shape" if dims is None else f"shape {list(dims)}"
-        dtype_text = "unknown type" if dtype is None else dtype.name
-        made = value.producer()
+        words, made = self.types.words(value), value.producer()
         if made is not None and (source := made.metadata_props.get(FORMERLY)):
-            return f"a value in the node {source!r} ({dtype_text}, {shape})"
+            return f"a value in the node {source!r} ({words})"
         kind = "initializer" if value.is_initializer() else "value"
         if value.is_graph_input():
             kind = "graph input with a default" if value.is_initializer() else "graph input"
-        return f"{kind} {value.name!r} ({dtype_text}, {shape})"
+        return f"{kind} {value.name!r} ({words})"
 
     def fits(self, rank: int, radial: Radial) -> bool:
         """A constant of this rank does not raise the rank of ``radial``."""

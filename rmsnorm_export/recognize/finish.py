@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Literal
 
 import onnx_ir as ir
 
 from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.recognize.between import nodes_between
 from rmsnorm_export.recognize.complete import gated_input
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Candidate
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.recognize.quantizer import Codes, quantizer
+from rmsnorm_export.recognize.quantizer import quantizer
 from rmsnorm_export.recognize.refusal import FORMERLY, Refusal, name_of, refuse
-from rmsnorm_export.recognize.rotary import Embedding, rotary
+from rmsnorm_export.recognize.rotary import rotary
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.shape_values import bounded
 
@@ -65,32 +66,20 @@ def _with_nodes(match: Match, units: set[ir.Value]) -> Match:
     return dataclasses.replace(match, nodes=_between(match), inner=inner)
 
 
-def _grown(match: Match, **changes: Any) -> Match:
-    """Return ``match`` with a part in front of or behind it."""
-    grown = dataclasses.replace(match, inner=match, native="", nodes=(), **changes)
-    return dataclasses.replace(grown, nodes=_between(grown))
+def _grown(match: Match, whole: Match) -> Match:
+    """Return ``whole``, which is ``match`` with a part in front of or behind it, with its nodes."""
+    return dataclasses.replace(whole, inner=match, native="", nodes=_between(whole))
 
 
 def _kept_apart(match: Match, refusal: Refusal) -> Match:
     return dataclasses.replace(match, apart=(*match.apart, refusal))
 
 
-def _with_behind(match: Match, outcome: Codes | Embedding | Refusal | None) -> Match:
+def _with_behind(match: Match, outcome: Match | Refusal | None) -> Match:
     """Return the norm with what makes codes of its output, or the rotary embedding behind it."""
-    if outcome is None:
-        return match
     if isinstance(outcome, Refusal):
         return _kept_apart(match, outcome)
-    if not isinstance(outcome, Embedding):
-        codes, how, edges = outcome
-        return _grown(match, output=codes, quantized=how, edges=(*match.edges, *edges))
-    spec = dataclasses.replace(
-        match.spec,
-        kind="RotaryRMSNorm",
-        rotary_dim=0 if outcome.size == match.n else outcome.size,
-        rotary_interleaved=outcome.interleaved,
-    )
-    return _grown(match, spec=spec, output=outcome.output, rotary=outcome.rotary)
+    return match if outcome is None else _grown(match, outcome)
 
 
 def _between(match: Match) -> tuple[ir.Node, ...]:
@@ -100,25 +89,11 @@ def _between(match: Match) -> tuple[ir.Node, ...]:
         stop |= {match.cos, match.sin, *(value for value, _ in match.rotary.aliases)}
     if match.quantized is not None:
         stop.add(match.quantized.scale)
-    order: list[ir.Node] = []
-    seen: set[ir.Node] = set()
-    stack: list[tuple[ir.Value | None, bool]] = [(match.output, False)]
-    while stack:
-        value, done = stack.pop()
-        node = None if value is None else value.producer()
-        if node is None or (value in stop and value is not match.output):
-            continue
-        if done:
-            order.append(node)
-        elif node not in seen and node.op_type != "Constant":
-            seen.add(node)
-            stack.append((value, True))
-            stack.extend((v, False) for v in reversed(node.inputs))
     # Constants that are computed (Sqrt of n, Cast of epsilon) are no part of the chain, the
     # weights' own casts and offset are.
     reaching = stop - {None}
     chain = []
-    for node in order:
+    for node in nodes_between([match.output], stop - {match.output}):
         if not reaching.isdisjoint(node.inputs):
             reaching.update(node.outputs)
             chain.append(node)
@@ -141,7 +116,8 @@ def _input_gate(ctx: Context, match: Match) -> Match:
     producer = match.x.producer()
     if producer is None or gate is None or producer.graph is not _graph_of(match):
         return match
-    return _grown(match, spec=spec, x=pair[0], gate=gate, aliases=())
+    whole = dataclasses.replace(match, spec=spec, x=pair[0], gate=gate, aliases=())
+    return _grown(match, whole)
 
 
 def _graph_of(match: Match) -> object:
@@ -173,7 +149,8 @@ def _residual(ctx: Context, match: Match, folded: set[ir.Node], fold: bool) -> M
         )
     spec: NormSpec = dataclasses.replace(match.spec, kind="SkipRMSNorm")
     folded.add(node)
-    return _grown(match, spec=spec, x=a, residual=b, sum=total, aliases=())
+    whole = dataclasses.replace(match, spec=spec, x=a, residual=b, sum=total, aliases=())
+    return _grown(match, whole)
 
 
 _SWITCHED_OFF = ("folding is switched off", "fold_residual is False", "omit that option")

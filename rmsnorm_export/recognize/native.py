@@ -8,13 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op import spec as op
-from rmsnorm_export.op.native import (
-    BESIDE,
-    KINDS,
-    MICROSOFT_DOMAIN,
-    RMS_NORMALIZATION,
-    SKIP_SIMPLIFIED,
-)
+from rmsnorm_export.op.native import BESIDE, KINDS, MICROSOFT_DOMAIN, SKIP_SIMPLIFIED, standard_spec
 from rmsnorm_export.recognize.consts import depends_on_caller, producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Event, Norm, Radial, Weight
@@ -183,25 +177,8 @@ def _own(node: ir.Node, name: str) -> op.NormSpec | None:
 
 
 def _standard(node: ir.Node, rank: int | None, dtype: int) -> op.NormSpec | None:
-    attributes = node.attributes
-    skip = node.op_type == SKIP_SIMPLIFIED
-    axis = attributes.get_int("axis", -1)
-    if axis >= 0:
-        if rank is None or axis >= rank:
-            return None
-        axis -= rank
-    stash = attributes.get_int("stash_type", 1)
-    if node.op_type != RMS_NORMALIZATION and dtype == op.DOUBLE:
-        # ONNX Runtime's kernels compute in float64 for float64, whatever stash_type says.
-        stash = op.DOUBLE
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     try:
-        return op.NormSpec(
-            kind="SkipRMSNorm" if skip else "RMSNorm",
-            epsilon=float(np.float32(attributes.get_float("epsilon", 1e-12 if skip else 1e-5))),
-            axis=axis,
-            stash_type=stash,
-            # ONNX Runtime's own operators scale in float32 and round once.
-            scale_before_cast=node.op_type != RMS_NORMALIZATION and dtype in op.HALF_TYPES,
-        )
+        return standard_spec(node.op_type, attributes, rank, dtype)
     except ValueError:
         return None

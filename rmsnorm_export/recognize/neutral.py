@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import producer_of
 from rmsnorm_export.recognize.context import Context, widens
-from rmsnorm_export.recognize.radial import same_dims
+from rmsnorm_export.recognize.radial import same_dims, shaped_as
 from rmsnorm_export.recognize.shape_rules import ENDLESS, Dims, axes_of
 
 _MOST_STEPS = 8
@@ -118,11 +118,8 @@ def _dims_near(ctx: Context, value: ir.Value, source: ir.Value) -> Dims:
 
 def _is_shape_of(ctx: Context, sizes: ir.Value | None, source: ir.Value) -> bool:
     """``sizes`` is ``Shape(source)``, all of it."""
-    node = None if sizes is None else producer_of(ctx.view(sizes).root, "Shape")
-    if node is None or node.inputs[0] is None:
-        return False
-    whole = not node.attributes.get_int("start", 0) and "end" not in node.attributes
-    return whole and ctx.view(node.inputs[0]).root is ctx.view(source).root
+    shaped = None if sizes is None else shaped_as(ctx.view(sizes).root)
+    return shaped is not None and ctx.view(shaped).root is ctx.view(source).root
 
 
 def _axes_back(ctx: Context, node: ir.Node) -> ir.Value | None:
@@ -175,13 +172,7 @@ def _has_dims_of(ctx: Context, node: ir.Node, source: ir.Value) -> bool:
     if node.op_type == "Reshape" and _is_shape_of(ctx, node.inputs[1], source):
         return True
     a, b = _dims_near(ctx, node.outputs[0], source), _dims_near(ctx, source, source)
-    if a is None or b is None or len(a) != len(b):
-        return False
-    # The number of elements is the same, so one dimension may stay unnamed.
-    unlike = [(x, y) for x, y in zip(a, b, strict=True) if x is None or x != y]
-    return len(unlike) <= 1 and not any(
-        isinstance(x, int) and isinstance(y, int) for x, y in unlike
-    )
+    return a is not None and b is not None and same_dims(a, b, unnamed=1)
 
 
 def _takes_back(ctx: Context, node: ir.Node, before: ir.Node) -> bool:

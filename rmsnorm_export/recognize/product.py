@@ -209,12 +209,10 @@ def normalise(
     association = 0 if scale is None else 3 if rounded else 1
     part = part_squared(ctx, view, radial)
     if part is None and scale is None:
-        weighted = _weighted(ctx, numerator, radial)
-        if weighted is not None:
-            view, scale, part = weighted
-            association = 2
-        elif (multiple := _times_constant(ctx, numerator, radial)) is not None:
-            view, radial, part = multiple
+        product_of_x = _multiplied(ctx, numerator, radial)
+        if product_of_x is not None:
+            view, radial, scale, part = product_of_x
+            association = 0 if scale is None else 2
     if part is None and (both := radials.both_unrounded(ctx, view, radial)) is not None:
         (view, radial), part = both, 0
     if part is None:
@@ -284,43 +282,32 @@ def _sound(ctx: Context, node: ir.Node, view: View, radial: Radial) -> bool:
     return not problems and not radial.spoiled and radial.epsilon >= 0
 
 
-def _weighted(ctx: Context, numerator: ir.Value, radial: Radial) -> tuple[View, Weight, int] | None:
-    """``x * w`` with the x that was squared."""
+def _multiplied(
+    ctx: Context, numerator: ir.Value, radial: Radial
+) -> tuple[View, Radial, Weight | None, int] | None:
+    """``x * w`` with the x that was squared, or ``x * c``: c times the norm, as
+    ``x * sqrt(n) / ||x||``."""
     node = ctx.maker(numerator, "Mul")
     if node is None or node.graph is not radial.graph:
         return None
-    for x, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
-        if x is None or other is None:
-            continue
-        part = part_squared(ctx, ctx.view(x), radial)
-        if part is None:
+    for x, other in (node.inputs, node.inputs[::-1]):
+        part = None if x is None else part_squared(ctx, ctx.view(x), radial)
+        if x is None or other is None or part is None:
             continue
         root = ctx.view(x).root
         scale = as_weight(ctx, other, root, radial.axis, radial.last)
         if scale is None and ctx.view(other).root is not root:
             scale = as_gain(ctx, other, root)
         if scale is not None:
-            return ctx.view(x), scale, part
-    return None
-
-
-def _times_constant(
-    ctx: Context, numerator: ir.Value, radial: Radial
-) -> tuple[View, Radial, int] | None:
-    """``x * c`` with the x that was squared: c times the norm, as ``x * sqrt(n) / ||x||``."""
-    node = ctx.maker(numerator, "Mul")
-    if node is None or node.graph is not radial.graph:
-        return None
-    for x, constant in (node.inputs, node.inputs[::-1]):
-        array, number = ctx.constants.array(constant), ctx.constants.scalar(constant)
-        part = None if x is None else part_squared(ctx, ctx.view(x), radial)
-        if x is None or part is None or array is None or array.ndim > 1 or (number or 0) <= 0:
+            return ctx.view(x), radial, scale, part
+        array, number = ctx.constants.array(other), ctx.constants.scalar(other)
+        if array is None or array.ndim > 1 or (number or 0) <= 0:
             continue
-        step, dtype = radials.times(ctx, radial, constant, number or 0), ctx.types.dtype(x)
+        step, dtype = radials.times(ctx, radial, other, number or 0), ctx.types.dtype(x)
         step.edges = (*radial.edges, "x that is multiplied with a constant first")
         if dtype in HALF_TYPES:
             step.narrow = (*radial.narrow, f"x times a constant rounded to {type_name(dtype)}")
-        return ctx.view(x), step, part
+        return ctx.view(x), step, None, part
     return None
 
 

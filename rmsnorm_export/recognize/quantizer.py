@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Set
 from typing import get_args
 
@@ -15,9 +16,6 @@ from rmsnorm_export.recognize.match import Match, Quantized
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import axes_of
 
-Codes = tuple[ir.Value, Quantized, tuple[str, ...]]
-"""The codes, how they are made, and what the source does otherwise (as ``Match.edges``)."""
-
 _WAYS: dict[tuple[int, str], Quantize] = {
     (CODE_TYPES[how.partition("_")[0]][0], scaled_by(how)): how for how in get_args(Quantize)
 }
@@ -28,8 +26,8 @@ _OF_BLOCKS = ("trt", "TRT_MXFP8DynamicQuantize")
 """Domain and type of a node that TensorRT's parser knows and ModelOpt writes."""
 
 
-def quantizer(ctx: Context, match: Match) -> Codes | Refusal | None:
-    """Return what makes codes of ``match``, or why it does so by itself; None: nothing."""
+def quantizer(ctx: Context, match: Match) -> Match | Refusal | None:
+    """Return ``match`` with what makes codes of it, or why that stays by itself; None: nothing."""
     y = match.output
     for node in ctx.read_by(y):
         if standard(node) == "Cast" and match.dtype in HALF_TYPES and node.inputs[0] is y:
@@ -58,7 +56,7 @@ def kept(match: Match, node: ir.Node, why: str, found: str, hint: str) -> Refusa
     return refuse(node, "quantizer-kept", message, found, hint, match.scope)
 
 
-def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Codes | Refusal:
+def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Match | Refusal:
     """One QuantizeLinear with one scale for all rows."""
     _, scale, zero = (*node.inputs, None, None)[:3]
     codes, plain = node.outputs[0], node.attributes
@@ -88,7 +86,8 @@ def _static(ctx: Context, match: Match, y: ir.Value, node: ir.Node) -> Codes | R
     # With a scale of a half type the definition rounds the quotient to it.
     edges = () if own == FLOAT else ("a quotient that is rounded before the codes are",)
     how, same = _WAYS[int(dtype), "tensor"], tuple((n.outputs[0], codes) for n in twins)
-    return codes, Quantized(how, scale=scale, twins=same), edges
+    quantized, edges = Quantized(how, scale=scale, twins=same), (*match.edges, *edges)
+    return dataclasses.replace(match, output=codes, quantized=quantized, edges=edges)
 
 
 def shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refusal | None:
@@ -104,7 +103,7 @@ def shared(ctx: Context, match: Match, y: ir.Value, nodes: Set[ir.Node]) -> Refu
                  "quantize once for all that read the norm")  # fmt: skip
 
 
-def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Codes | None:
+def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Match | None:
     """``codes(y / s)`` with ``s = max |y| of the row / 127 or / 448``; other forms are nothing."""
     scales, nodes, least = division.inputs[1], {division}, 0.0
     current, guarded = scales, False
@@ -146,7 +145,8 @@ def _per_row(ctx: Context, match: Match, y: ir.Value, division: ir.Node) -> Code
     if shared(ctx, match, y, nodes) is not None:
         return None
     edges = () if guarded or least else ("rows of zeros that are divided by a scale of 0",)
-    return codes, Quantized(how, scales=scales, least=least), edges
+    quantized, edges = Quantized(how, scales=scales, least=least), (*match.edges, *edges)
+    return dataclasses.replace(match, output=codes, quantized=quantized, edges=edges)
 
 
 def _not_dropping(

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
 from rmsnorm_export.recognize.context import FLOATS, Context
-from rmsnorm_export.recognize.facts import (
-    Flaw,
-    Norm,
-    Radial,
-    Square,
-    View,
-    WeightedInverse,
-)
+from rmsnorm_export.recognize.facts import Fact, Flaw, Norm, Radial, Square, View, WeightedInverse
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.shape_rules import axes_of
+from rmsnorm_export.recognize.shape_values import Dim, static
 
 
 def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = None) -> None:
@@ -122,12 +117,7 @@ def quantize(ctx: Context, node: ir.Node) -> None:
     output, source = node.outputs[0], ctx.constants.unrounded(node)
     if source is None:
         for value in () if _rounds(ctx, node) else node.inputs:
-            fact = ctx.fact(value)
-            fact = fact.radial if isinstance(fact, WeightedInverse) else fact
-            if isinstance(fact, Radial):
-                ctx.spoil(node, fact, *quantized(node))
-            elif isinstance(fact, Square):
-                ctx.facts[output] = dataclasses.replace(fact, flaw=fact.flaw or quantized(node))
+            hide(ctx, node, ctx.fact(value), quantized(node), output)
         return
     fact = ctx.fact(source)
     if isinstance(fact, Radial):
@@ -142,6 +132,16 @@ def quantize(ctx: Context, node: ir.Node) -> None:
     elif isinstance(fact, Norm) and fact.owner is None and fact.radial is not None:
         radial = _with_rounding(fact.radial, "row of length one")
         ctx.facts[output] = dataclasses.replace(fact, radial=radial)
+
+
+def hide(ctx: Context, node: ir.Node, fact: Fact | None, flaw: Flaw, output: ir.Value) -> None:
+    """Follow a fact to an ``output`` that is no part of a norm any more, for the refusal."""
+    fact = fact.radial if isinstance(fact, WeightedInverse) else fact
+    if isinstance(fact, Radial):
+        ctx.flaw(fact.candidate, node, *flaw)
+        ctx.set_radial(output, dataclasses.replace(fact, spoiled=True))
+    elif isinstance(fact, Square):
+        ctx.facts[output] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
 
 
 def _rounds(ctx: Context, node: ir.Node) -> bool:
@@ -277,10 +277,16 @@ def restore_axes(ctx: Context, node: ir.Node, radial: Radial) -> None:
 
 def expanded_as(ctx: Context, node: ir.Node, x: ir.Value) -> bool:
     """``Expand(..., Shape(x))``."""
-    shape = producer_of(node.inputs[1], "Shape") if node.op_type == "Expand" else None
-    if shape is None or shape.inputs[0] is None:
-        return False
-    return not shape.attributes.keys() & {"start", "end"} and ctx.same(shape.inputs[0], x)
+    source = shaped_as(node.inputs[1]) if node.op_type == "Expand" else None
+    return source is not None and ctx.same(source, x)
+
+
+def shaped_as(sizes: ir.Value | None) -> ir.Value | None:
+    """x where ``sizes`` is ``Shape(x)``, all of it."""
+    node = producer_of(sizes, "Shape")
+    if node is None or node.attributes.get_int("start", 0) != 0 or "end" in node.attributes:
+        return None
+    return node.inputs[0]
 
 
 def _names_row(ctx: Context, node: ir.Node, radial: Radial, row: tuple[int, ...]) -> bool:
@@ -296,9 +302,13 @@ def _names_row(ctx: Context, node: ir.Node, radial: Radial, row: tuple[int, ...]
     return sorted(axes) == sorted(row)
 
 
-def same_dims(a: tuple[int | str | None, ...], b: tuple[int | str | None, ...]) -> bool:
-    """Certainly equal, dimension by dimension."""
-    return len(a) == len(b) and all(x is not None and x == y for x, y in zip(a, b, strict=True))
+def same_dims(a: Sequence[Dim], b: Sequence[Dim], *, unnamed: int = 0) -> bool:
+    """Certainly equal, dimension by dimension.
+
+    ``unnamed``: as many may be of any name: 1 of a reshaping, which keeps the number of elements.
+    """
+    unlike = [(x, y) for x, y in zip(a, b, strict=False) if x is None or x != y]
+    return len(a) == len(b) and len(unlike) <= unnamed and not any(map(static, unlike))
 
 
 def by_reference(ctx: Context, node: ir.Node) -> None:

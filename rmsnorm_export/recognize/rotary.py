@@ -24,6 +24,7 @@ from rmsnorm_export.recognize.match import Match, Rotary
 from rmsnorm_export.recognize.radial import same_dims
 from rmsnorm_export.recognize.refusal import Refusal, refuse
 from rmsnorm_export.recognize.shape_rules import Dims, axes_of
+from rmsnorm_export.recognize.shape_values import static
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -36,16 +37,6 @@ _MOST_ELEMENTS = 1 << 14
 _NONE = -1
 
 _SIGN, _ELEMENT, _TABLE, _ENTRY = range(4)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Embedding:
-    """The embedding: its value, the elements that are turned, how pairs lie, and the tables."""
-
-    output: ir.Value
-    rotary: Rotary
-    size: int
-    interleaved: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -81,8 +72,8 @@ class _Row:
         return dataclasses.replace(self, terms=terms, sources=sources)
 
 
-def rotary(ctx: Context, match: Match) -> Embedding | Refusal | None:
-    """The rotary embedding of ``match``, or why it stays what it is; None: there is none."""
+def rotary(ctx: Context, match: Match) -> Match | Refusal | None:
+    """``match`` with its rotary embedding, or why that stays what it is; None: there is none."""
     spec, n, y = match.spec, match.n, match.output
     whole = spec.axis == -1 and spec.last_axis == -1 and not spec.partial_size
     if spec.kind != "RMSNorm" or not whole or spec.group_size or match.rank is None:
@@ -102,11 +93,11 @@ class _Follow:
         self._factors: dict[ir.Value, int] = {}
         self._unknown: ir.Node | None = None
 
-    def embedding(self, y: ir.Value) -> Embedding | Refusal | None:
+    def embedding(self, y: ir.Value) -> Match | Refusal | None:
         terms = np.zeros((4, 2, self._n), np.int64)
         terms[_SIGN, 0], terms[_ELEMENT, 0], terms[_TABLE] = 1, np.arange(self._n), _NONE
         self._rows[y] = _Row(tuple(range((self._match.rank or 1) - 1)), terms, ())
-        queue, embeddings = [y], list[Embedding]()
+        queue, embeddings = [y], list[Match]()
         for value in queue:
             for node in self._ctx.read_by(value):
                 for output, row in self._described(node):
@@ -121,7 +112,7 @@ class _Follow:
         # Behind the embedding there may be a part of no elements that passes.
         outcomes = [self._taken(whole) for whole in reversed(embeddings)]
         first = outcomes[0] if outcomes else None
-        return next((o for o in outcomes if isinstance(o, Embedding)), first)
+        return next((o for o in outcomes if isinstance(o, Match)), first)
 
     def _described(self, node: ir.Node) -> Iterable[tuple[ir.Value, _Row]]:
         """The outputs of ``node`` that are known now."""
@@ -244,14 +235,9 @@ class _Follow:
         axis = self._inner(row, node.attributes.get_int("axis", 0))
         if axis is None:
             return None
-        sizes: list[int] = []
-        for output in node.outputs:
-            dims = self._ctx.types.shape(output)
-            size = None if dims is None else dims[len(row.lead) + axis]
-            if not isinstance(size, int):
-                return None
-            sizes.append(size)
-        if sum(sizes) != row.sizes[axis]:
+        shapes = [self._ctx.types.shape(output) for output in node.outputs]
+        sizes = static(dims and dims[len(row.lead) + axis] for dims in shapes)
+        if sizes is None or sum(sizes) != row.sizes[axis]:
             return None
         parts = np.split(row.terms, np.cumsum(sizes)[:-1], axis=2 + axis)
         return [row.with_terms(part, value) for part in parts]
@@ -308,10 +294,10 @@ class _Follow:
             return None
         else:
             sizes = after[lead:]
-        static = tuple(size for size in sizes or () if isinstance(size, int))
-        if not static or len(static) != len(sizes or ()) or np.prod(static) != np.prod(row.sizes):
+        known = static(sizes)
+        if not known or np.prod(known) != np.prod(row.sizes):
             return None
-        return row.with_terms(row.terms.reshape(4, 2, *static), value)
+        return row.with_terms(row.terms.reshape(4, 2, *known), value)
 
     def _row(self, value: ir.Value | None) -> _Row | None:
         return None if value is None else self._rows.get(value)
@@ -324,7 +310,7 @@ class _Follow:
 
     # Whether a value is the embedding, and stands alone.
 
-    def _complete(self, value: ir.Value, row: _Row) -> Embedding | None:
+    def _complete(self, value: ir.Value, row: _Row) -> Match | None:
         if row.sizes != (self._n,) or self._ctx.types.dtype(value) != self._match.dtype:
             return None
         sign, element, table, _entry = row.terms
@@ -368,13 +354,19 @@ class _Follow:
             if at == number and value is not table and self._ctx.same(value, table)
         ]
         tables = Rotary(cos_table, sin_table, not full, order, tuple(aliases))
-        return Embedding(value, tables, size, interleaved)
+        spec = dataclasses.replace(
+            self._match.spec,
+            kind="RotaryRMSNorm",
+            rotary_dim=0 if size == self._n else size,
+            rotary_interleaved=interleaved,
+        )
+        return dataclasses.replace(self._match, spec=spec, output=value, rotary=tables)
 
     def _width(self, table: np.int64) -> int | None:
         dims = self._ctx.types.shape(self._tables[int(table)][0])
         return dims[-1] if dims and isinstance(dims[-1], int) else None
 
-    def _taken(self, embedding: Embedding) -> Embedding | Refusal:
+    def _taken(self, embedding: Match) -> Match | Refusal:
         """The embedding, if nothing but it reads the norm and what is made of it on the way."""
         inside: dict[ir.Value, None] = {}
         stack = [embedding.output]

@@ -92,9 +92,7 @@ def recognize(model: ir.Model, folds: Collection[Fold] = ("residual", "gate")) -
     told = unmatched(ctx)
     matches = finish(ctx, folds)
     sums = tuple(candidate for candidate in ctx.candidates if candidate.taken)
-    return Recognition(
-        matches, tuple(ctx.opaque), sums, told, ctx.types, frozenset(ctx.crossed)
-    )  # fmt: skip
+    return Recognition(matches, tuple(ctx.opaque), sums, told, ctx.types, frozenset(ctx.crossed))
 
 
 def read_facts(model: ir.Model) -> Context:
@@ -136,7 +134,7 @@ def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:
 def could_be_part(function: ir.Function) -> bool:
     """Return whether it is of a few operators that a norm is made of: where a chain goes on."""
     used, known = {(node.domain, node.op_type) for node in function}, (*_KNOWN, "Constant")
-    fits = all(d in operators.DEFAULT_DOMAINS and op in known for d, op in used)
+    fits = all(not d and op in known for d, op in used)
     return fits and function.domain != DOMAIN and len(function) <= _SMALL
 
 
@@ -158,7 +156,7 @@ def _graph(ctx: Context, graph: ir.Graph | ir.Function, scope: str, model: ir.Mo
         ctx.scope = where
         for node in nodes:
             domain = node.domain
-            if domain in operators.DEFAULT_DOMAINS:
+            if not domain:
                 if node.inputs and node.outputs:
                     _transfer(ctx, node, in_function)
                 if node.op_type in _KNOWN:

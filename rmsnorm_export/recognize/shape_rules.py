@@ -16,6 +16,7 @@ from rmsnorm_export.recognize.shape_values import (
     Unnamed,
     factors,
     slice_range,
+    static,
 )
 
 Dims = Elements
@@ -42,11 +43,7 @@ class Call:
 
     def ints(self, index: int) -> tuple[int, ...] | None:
         """The elements of an input where all are known."""
-        sizes = self.elements.get(index)
-        if sizes is None:
-            return None
-        numbers = tuple(size for size in sizes if isinstance(size, int))
-        return numbers if len(numbers) == len(sizes) else None
+        return static(self.elements.get(index))
 
 
 Rule = Callable[[Call], Info]
@@ -104,11 +101,9 @@ def broadcast(shapes: Sequence[Dims]) -> Dims:
 
 
 def _elementwise(call: Call) -> Info:
-    dtype = next((i[0] for i in call.inputs if i[0] is not None), None)
-    return (
-        call.inputs[0][0] if call.node.op_type == "Pow" else dtype,
-        broadcast([i[1] for i in call.inputs]),
-    )
+    dtypes = [i[0] for i in (call.inputs[:1] if call.node.op_type == "Pow" else call.inputs)]
+    dtype = next((dtype for dtype in dtypes if dtype is not None), None)
+    return (dtype, broadcast([i[1] for i in call.inputs]))
 
 
 def _reshape(call: Call) -> Info:
@@ -151,9 +146,7 @@ def _range(call: Call) -> Info:
 def _remaining(dims: tuple[Dim, ...], result: list[Dim], hole: int) -> Dim:
     """The dimension that -1 stands for, when symbols cancel."""
     symbols = [d for d in dims if not isinstance(d, int)]
-    total, others = 1, 1
-    for d in dims:
-        total *= d if isinstance(d, int) else 1
+    total, others = math.prod(d for d in dims if isinstance(d, int)), 1
     for position, d in enumerate(result):
         if position == hole:
             continue
@@ -197,10 +190,8 @@ def row_size(dims: Dims, axis: int | None, last: int = -1) -> int | None:
     """Return the elements of a row from ``axis`` to ``last``; None where that is not static."""
     if dims is None or axis is None or len(dims) < -axis:
         return None
-    row = dims[axis : len(dims) + last + 1]
-    sizes = [size for size in row if isinstance(size, int)]
-    product = math.prod(sizes)
-    return product if len(sizes) == len(row) and product <= MAX_INT64 else None
+    sizes = static(dims[axis : len(dims) + last + 1])
+    return None if sizes is None or math.prod(sizes) > MAX_INT64 else math.prod(sizes)
 
 
 def axes_of(node: ir.Node, constants: Constants) -> tuple[int, ...] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,13 @@ class Unnamed(str):
 
 
 MAX_INT64 = 2**63 - 1
+
+
+def static(sizes: Iterable[Any] | None) -> tuple[int, ...] | None:
+    """Return sizes, or elements, where all are known numbers."""
+    known = None if sizes is None else tuple(sizes)
+    return known if known is not None and all(isinstance(n, int) for n in known) else None
+
 
 _TIMES = "\1"
 """Between the symbols of a product; no name of a file has it."""
@@ -210,16 +217,16 @@ def rearranged(node: ir.Node, parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[
 
 
 def _reshaped(
-    node: ir.Node, data: npt.NDArray[Any], target: list[int] | None
+    node: ir.Node, data: npt.NDArray[Any], target: Sequence[int] | None
 ) -> npt.NDArray[Any] | None:
     if target is None or (0 in target and node.attributes.get_int("allowzero", 0) == 1):
         return None
     return data.reshape([data.shape[i] if size == 0 else size for i, size in enumerate(target)])
 
 
-def _part(data: npt.NDArray[Any], bounds: Sequence[list[int] | None]) -> npt.NDArray[Any] | None:
-    present = [bound for bound in bounds if bound is not None]
-    if len(present) < 2 or len(present) < len(bounds):
+def _part(data: npt.NDArray[Any], given: Sequence[Sequence[int] | None]) -> npt.NDArray[Any] | None:
+    present = [bound for bound in given if bound is not None]
+    if len(present) < 2 or len(present) < len(given):
         return None
     starts, ends, *more = present
     axes = more[0] if more else range(len(starts))
@@ -249,7 +256,7 @@ def slice_range(start: int, end: int, step: int, size: int) -> range:
 
 
 def _one_hot(
-    data: npt.NDArray[np.object_], depths: list[int] | None, values: npt.NDArray[np.object_]
+    data: npt.NDArray[np.object_], depths: Sequence[int] | None, values: npt.NDArray[np.object_]
 ) -> Held:
     indices = _integers(data)
     if indices is None or depths is None:
@@ -261,7 +268,7 @@ def _one_hot(
     return row.reshape((*data.shape, depth))
 
 
-def _filled(node: ir.Node, sizes: list[int] | None) -> Held:
+def _filled(node: ir.Node, sizes: Sequence[int] | None) -> Held:
     fill = node.attributes.get("value")
     number = 0 if fill is None else fill.as_tensor().numpy().reshape(-1)[0].item()
     if sizes is None or not isinstance(number, int) or math.prod(sizes) > _MOST:
@@ -303,10 +310,9 @@ def _by_element(function: Callable[..., Dim], parts: list[npt.NDArray[np.object_
     return result
 
 
-def _integers(part: npt.NDArray[Any]) -> list[int] | None:
+def _integers(part: npt.NDArray[Any]) -> tuple[int, ...] | None:
     """The elements where all are known numbers."""
-    numbers = [element for element in part.reshape(-1).tolist() if isinstance(element, int)]
-    return numbers if len(numbers) == part.size else None
+    return static(part.reshape(-1).tolist())
 
 
 def _arithmetic(op: str, a: Dim, b: Dim) -> Dim:

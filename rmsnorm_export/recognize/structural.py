@@ -122,13 +122,7 @@ def _lost(ctx: Context, node: ir.Node, fact: Fact | None, outside: ir.Value) -> 
         f"a part is computed in {node.op_type} {name_of(node)!r}",
         "keep the whole norm inside or outside the branch",
     )  # fmt: skip
-    if isinstance(fact, WeightedInverse):
-        fact = fact.radial
-    if isinstance(fact, Radial):
-        ctx.flaw(fact.candidate, node, *flaw)
-        ctx.set_radial(outside, dataclasses.replace(fact, spoiled=True))
-    elif isinstance(fact, Square):
-        ctx.facts[outside] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
+    radials.hide(ctx, node, fact, flaw, outside)
 
 
 def reshape(ctx: Context, node: ir.Node) -> None:
@@ -158,13 +152,8 @@ def _joined(ctx: Context, node: ir.Node, norm: Norm) -> Norm | None:
     n = before[-1]
     if not isinstance(n, int) or n != after[-1] or size == 0 or n % size:
         return None
-    # Reshape keeps the number of elements, so one dimension may stay unnamed.
-    pairs = list(zip(before[:-1], after[:-1], strict=True))
-    unknown = sum(1 for a, b in pairs if a is None or a != b)
-    named = [a for a, b in pairs if isinstance(a, int) and isinstance(b, int) and a != b]
-    if unknown > 1 or named:
-        return None
-    return dataclasses.replace(norm, group=(ctx.view(source), n))
+    alike = radials.same_dims(before[:-1], after[:-1], unnamed=1)
+    return dataclasses.replace(norm, group=(ctx.view(source), n)) if alike else None
 
 
 def activation(ctx: Context, node: ir.Node) -> None:

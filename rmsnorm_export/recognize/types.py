@@ -7,6 +7,8 @@ with other sizes, and a function is called with others.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx_ir as ir
 
@@ -37,20 +39,25 @@ _DEEPEST_CALL = 100
 
 
 class Types:
-    """Element type and shape of any value of one model."""
+    """Element type and shape of any value of one model.
+
+    Args:
+        model: not changed.
+        constants: of the model; None: some of its own.
+        caller: of the graph or function that calls the one whose inputs are seeded.
+    """
 
     def __init__(
-        self, model: ir.Model, constants: Constants, calls: _Calls | None = None, depth: int = 0
+        self, model: ir.Model, constants: Constants | None = None, caller: Types | None = None
     ) -> None:
         self._model = model
-        self._constants = constants
-        self._calls: _Calls = {} if calls is None else calls
-        self._depth = depth
+        self._constants = constants or Constants()
+        self._calls: _Calls = {} if caller is None else caller._calls
+        self._depth: int = 0 if caller is None else caller._depth + 1
         self._infos: dict[ir.Value, Info] = {}
-        self._seeds: dict[ir.Value, Info] = {}
         self._elements: dict[ir.Value, shape_values.Held] = {}
-        self._unnamed = 0
-        self._owners: dict[ir.Graph, ir.Node] | None = None
+        self._unnamed = (shape_values.Unnamed(f"{n}\0") for n in itertools.count(1))
+        self._owners: dict[ir.Graph, ir.Node] | None = None if caller is None else caller._bodies()
         self._scopes: dict[ir.Graph | None, str] = {}
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
@@ -77,7 +84,7 @@ class Types:
 
     def seed(self, value: ir.Value, info: Info) -> None:
         """Say what a function's input is, from the places that call it."""
-        self._infos[value] = self._seeds[value] = info
+        self._infos[value] = info
 
     def sizes(self, value: ir.Value | None) -> Dims:
         """The elements of a small tensor of sizes, as far as they are known."""
@@ -88,14 +95,18 @@ class Types:
 
     def integers(self, value: ir.Value) -> tuple[int, ...] | None:
         """The elements of a small tensor of sizes, where all of them are known numbers."""
-        sizes = self.sizes(value)
-        numbers = tuple(size for size in sizes or () if isinstance(size, int))
-        return None if sizes is None or len(numbers) < len(sizes) else numbers
+        return shape_values.static(self.sizes(value))
 
     def info(self, value: ir.Value) -> Info:
         """Type and dimensions for a reader."""
         dtype, dims = self._local(value)
         return (dtype, shape_values.outside(dims))
+
+    def words(self, value: ir.Value) -> str:
+        """Type and dimensions in words."""
+        dtype, dims = self.info(value)
+        shape = "unknown shape" if dims is None else f"shape {list(dims)}"
+        return f"{'unknown type' if dtype is None else dtype.name}, {shape}"
 
     def _local(self, value: ir.Value) -> Info:
         infos = self._infos
@@ -236,13 +247,7 @@ class Types:
         """A symbol for every unknown dimension: it is as large as itself, wherever it is used."""
         if dims is None or None not in dims:
             return dims
-        named: list[int | str] = []
-        for size in dims:
-            if size is None:
-                self._unnamed += 1
-                size = shape_values.Unnamed(f"{self._unnamed}\0")
-            named.append(size)
-        return tuple(named)
+        return tuple(next(self._unnamed) if size is None else size for size in dims)
 
     def _elements_need(self, value: ir.Value) -> list[tuple[ir.Value, bool]]:
         node = value.producer()
@@ -286,8 +291,7 @@ class Types:
 
     def _body(self, call: Call, inputs: list[Info]) -> Info:
         function = self._model.functions[call.node.op_identifier()]
-        inner = Types(self._model, self._constants, self._calls, self._depth + 1)
-        inner._owners = self._bodies()
+        inner = Types(self._model, self._constants, self)
         for position, value in enumerate(function.inputs):
             inner.seed(value, inputs[position] if position < len(inputs) else UNKNOWN)
         # The types of one call are not those of the function: a CastLike is no constant here, nor

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 import onnx_ir as ir
 
 from rmsnorm_export.graph.functions import sort_functions
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import all_graphs, are_needed, nodes_of
 from rmsnorm_export.lower.builder import NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SKIP_SIMPLIFIED
@@ -136,14 +136,13 @@ def _drop_unread(model: ir.Model) -> None:
     Releases 1.16 to 1.18 plan memory for them in which another value still is: wrong numbers. Of
     this package's operators, which are functions, the runtime wants all outputs.
     """
-    for graph in all_graphs(model):
-        for node in graph:
-            if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
-                unread = [value for value in node.outputs[1:] if not _needed([value])]
-                for value in unread:
-                    value.name = ""
-                read = (i for i, v in enumerate(node.outputs, 1) if v not in unread)
-                node.resize_outputs(max(read))
+    for node in nodes_of(model):
+        if node.op_type == SKIP_SIMPLIFIED and node.domain == MICROSOFT_DOMAIN:
+            unread = [value for value in node.outputs[1:] if not are_needed([value])]
+            for value in unread:
+                value.name = ""
+            read = (i for i, v in enumerate(node.outputs, 1) if v not in unread)
+            node.resize_outputs(max(read))
 
 
 def _remove_dead(candidates: Iterable[ir.Node]) -> None:
@@ -154,7 +153,7 @@ def _remove_dead(candidates: Iterable[ir.Node]) -> None:
     """
     wave = dict.fromkeys(candidates)
     while wave:
-        dead = [node for node in wave if node.graph is not None and not _needed(node.outputs)]
+        dead = [node for node in wave if node.graph is not None and not are_needed(node.outputs)]
         inputs = dict.fromkeys(v for node in dead for v in node.inputs if v is not None)
         for node in dead:
             if node.graph is not None:
@@ -162,12 +161,8 @@ def _remove_dead(candidates: Iterable[ir.Node]) -> None:
         wave = dict.fromkeys(p for v in inputs if (p := v.producer()) is not None)
         for value in inputs:
             graph = value.graph if value.is_initializer() and not value.is_graph_input() else None
-            if graph is not None and not _needed([value]):
+            if graph is not None and not are_needed([value]):
                 graph.initializers.pop(value.name or "", None)
-
-
-def _needed(values: Iterable[ir.Value]) -> bool:
-    return any(value.is_graph_output() or value.uses() for value in values)
 
 
 def _drop_uncalled(model: ir.Model, before: Collection[ir.OperatorIdentifier]) -> None:
@@ -181,6 +176,6 @@ def _drop_uncalled(model: ir.Model, before: Collection[ir.OperatorIdentifier]) -
     for key in [key for key in model.functions if key not in called]:
         if key in before or (key[0] == DOMAIN and key not in foreign):
             del model.functions[key]
-    own = (node for graph in all_graphs(model) for node in graph if node.domain == DOMAIN)
+    own = (node for node in nodes_of(model) if node.domain == DOMAIN)
     if not any(key[0] == DOMAIN for key in model.functions) and next(own, None) is None:
         model.opset_imports.pop(DOMAIN, None)

@@ -18,7 +18,6 @@ import onnx_ir as ir
 from rmsnorm_export.errors import BackendMissingError, Error
 from rmsnorm_export.graph.opset import default_opset, not_converted, version_of
 from rmsnorm_export.graph.order import label, subgraphs, values_in
-from rmsnorm_export.op.native import DEFAULT_DOMAINS
 from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.comparison import WrongError, compare_with, run_reference
 from rmsnorm_export.proof.cut import MAX_CONSTANT, cut
@@ -29,12 +28,8 @@ from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.session import onnxruntime
 from rmsnorm_export.runtime.support import FACTS
 
-_HARMLESS: dict[str, list[tuple[int, int]]] = {}
+_HARMLESS: dict[str, list[tuple[int, int]]] = FACTS["conversions"]["harmless"]
 """Operator -> versions between which a node computes the same, first and last."""
-for _entry in FACTS["conversions"]["harmless"].split():
-    _operator, _versions = _entry.split(":")
-    _first, _last = map(int, _versions.split("-"))
-    _HARMLESS.setdefault(_operator, []).append((_first, _last))
 
 _AS_DECLARED = 1 << 22
 """Of an input in its declared sizes; else they are multiples of 16, equal where those are."""
@@ -86,7 +81,7 @@ def _changed_nodes(
         own = {} if twin is None else {value.name or "": value for value in values_in(twin)}
         names = outer.new_child(own)
         for node in graph:
-            if node.domain in DEFAULT_DOMAINS and _is_changed(node.op_type, old, new):
+            if not node.domain and _is_changed(node.op_type, old, new):
                 yield node, names
             if bodies := [*subgraphs(node)] if node.attributes.data else []:
                 other = names.get(node.outputs[0].name or "")
@@ -198,10 +193,6 @@ class _Nodes:
 def _content(value: ir.Value) -> bytes | None:
     """Return the bytes of a constant that the converter sees; None of any other value."""
     tensor = stored_tensor(value)
-    if (
-        tensor is None
-        or isinstance(tensor, ir.ExternalTensor | ir.StringTensor)
-        or tensor.size > MAX_CONSTANT
-    ):
+    if tensor is None or isinstance(tensor, ir.ExternalTensor | ir.StringTensor):
         return None
-    return tensor.tobytes()
+    return tensor.tobytes() if tensor.size <= MAX_CONSTANT else None

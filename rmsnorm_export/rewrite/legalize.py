@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.graph.order import are_needed
 from rmsnorm_export.lower.forms import MOST_ONES
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op import native
@@ -74,10 +75,10 @@ class Legalizer:
         elif x is not None and scale is not None:
             if node.op_type == native.RMS_NORMALIZATION:
                 stays = self.opset < TARGETS["onnx"].min_opset  # no operator there is
-            elif _used(node.outputs[1:2]) and not stays:
+            elif are_needed(node.outputs[1:2]) and not stays:
                 node = self._split_inverse(graph, node, x)
             scale = self._spread(graph, node, x, scale)
-            if not (stays or _used(node.outputs[1:])):
+            if not (stays or are_needed(node.outputs[1:])):
                 self._typed(graph, node, x, scale)
 
     def _split_skip(self, graph: ir.Graph, node: ir.Node) -> None:
@@ -86,9 +87,9 @@ class Legalizer:
         if x is None or skip is None or scale is None:
             return
         dtype = next((t for v in (x, skip, scale) if (t := self.types.dtype(v))), None)
-        inverse = node.outputs[2] if _used(node.outputs[2:3]) else None
+        inverse = node.outputs[2] if are_needed(node.outputs[2:3]) else None
         half = dtype not in _WIDE
-        if dtype not in FLOATS or _used(node.outputs[1:2]):
+        if dtype not in FLOATS or are_needed(node.outputs[1:2]):
             return
         if half and self.rounded_sums and bias is None and inverse is None:
             return
@@ -278,7 +279,3 @@ class _Tape(ir.tape.Tape):
 def _note_anew(norm: ir.Node, words: str) -> None:
     earlier = norm.metadata_props.get(ANEW)
     norm.metadata_props[ANEW] = words if earlier is None else f"{earlier}; {words}"
-
-
-def _used(values: Sequence[ir.Value]) -> bool:
-    return any(value.uses() or value.is_graph_output() for value in values)

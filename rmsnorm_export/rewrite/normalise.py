@@ -13,7 +13,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import LoadedModel
-from rmsnorm_export.graph.order import all_graphs, values_in
+from rmsnorm_export.graph.order import all_graphs, nodes_of, values_in
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
@@ -104,10 +104,9 @@ def _inline_own(model: ir.Model) -> ir.Model:
     own = {key for key, f in model.functions.items() if f.domain == DOMAIN and key not in foreign}
     if not own:
         return model
-    for graph in all_graphs(model):
-        for node in graph:
-            if node.op_identifier() in own:
-                node.metadata_props[FORMERLY] = name_of(node)
+    for node in nodes_of(model):
+        if node.op_identifier() in own:
+            node.metadata_props[FORMERLY] = name_of(node)
     try:
         return inline(model, own)
     except ValueError as error:

@@ -15,7 +15,6 @@ from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.options import keywords
 from rmsnorm_export.proof.comparison import Prepare
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.apply import apply_plan
 from rmsnorm_export.rewrite.at_opset import plan_at_opset
@@ -139,7 +138,7 @@ def in_half(
     model, precision = to_half(model, options.dtype, samples, prepare, io=options.half_io)
     notes: tuple[str, ...] = ()
     if options.dtype == "f16":
-        nodes, types = set(model.graph.all_nodes()), Types(model, Constants())
+        nodes, types = set(model.graph.all_nodes()), Types(model)
         beside = "a norm or a Cast"
         notes = widen_transposes(model, types, nodes, options.consumer, beside=beside)
     elif (runtime := options.consumer) is not None and (lacks := lacks_bfloat16(model, runtime)):

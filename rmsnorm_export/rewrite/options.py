@@ -28,14 +28,7 @@ from rmsnorm_export.printable import plural
 from rmsnorm_export.quantize.result import Quantize
 from rmsnorm_export.rewrite.result import Report
 from rmsnorm_export.runtime.consumers import BY_NAME, ENGINES, Consumer, consumer
-from rmsnorm_export.runtime.sizes import (
-    ONE_POINT,
-    Dims,
-    Inputs,
-    Shapes,
-    dims_option,
-    shapes_option,
-)
+from rmsnorm_export.runtime.sizes import ONE_POINT, Dims, Inputs, Shapes, dims_option, shapes_option
 from rmsnorm_export.system.packages import require_package
 
 NUMERICS_HELP = (
@@ -101,12 +94,9 @@ def _known_runtime(text: str) -> str:
 def _is_runtime(name: str) -> str:
     """Say of a target that there is not that it is a runtime, for which --for chooses one."""
     runtime = name.partition("@")[0].strip().lower()
-    known = runtime in BY_NAME or runtime in ENGINES
-    return (
-        f"{runtime} is a runtime: use --for {runtime}, which chooses the target; or "
-        if known
-        else ""
-    )
+    if runtime not in BY_NAME and runtime not in ENGINES:
+        return ""
+    return f"{runtime} is a runtime: use --for {runtime}, which chooses the target; or "
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from rmsnorm_export.audit.audit import audited
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import nodes_of
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
@@ -203,7 +203,7 @@ def _recognized(
     if len(more.matches) > len(recognition.matches):
         return inlined, more
     # Two calls are one function in the file, and names that it does not have are of the second.
-    names = {name_of(node) for graph in all_graphs(model) for node in graph}
+    names = set(map(name_of, nodes_of(model)))
     known = {(refusal.node, refusal.reason) for refusal in recognition.told.values()}
     told = {
         candidate: refusal
@@ -325,6 +325,6 @@ def _names_in_use(model: ir.Model, matches: Sequence[Match]) -> set[str]:
     names = {name for _, name, _ in foreign_functions(model)}
     if DOMAIN in model.opset_imports:
         replaced = {match.nodes[-1] for match in matches}
-        for graph in all_graphs(model):
-            names.update(n.op_type for n in graph if n.domain == DOMAIN and n not in replaced)
+        nodes = nodes_of(model)
+        names.update(n.op_type for n in nodes if n.domain == DOMAIN and n not in replaced)
     return names

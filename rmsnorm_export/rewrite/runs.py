@@ -11,7 +11,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.opset import default_opset, version_of
 from rmsnorm_export.graph.order import all_graphs, graphs_in, values_in
-from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
+from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import FLOAT16
 from rmsnorm_export.printable import one_line, plural, short
 from rmsnorm_export.recognize.functions import reached
@@ -70,7 +70,7 @@ class Needs:
             name = node.name or node.op_type
             if _widens(node):
                 forms.setdefault(_WIDENED, f"node {name}")
-            if node.op_type in consumers.NO_BFLOAT16 and node.domain in DEFAULT_DOMAINS:
+            if node.op_type in consumers.NO_BFLOAT16 and not node.domain:
                 types = (value.dtype for value in node.inputs if value is not None)
                 if not bfloat16 and ir.DataType.BFLOAT16 in types:
                     bfloat16 = f"{node.op_type} of bfloat16 (node {name})"
@@ -85,7 +85,7 @@ class Needs:
                     half_sum = name
             else:
                 operators.setdefault((node.domain, node.op_type), name)
-                if node.domain in DEFAULT_DOMAINS:
+                if not node.domain:
                     opsets.setdefault((node.op_type, opset), name)
         versions = {(name, version_of(name, opset)): node for (name, opset), node in opsets.items()}
         ends = default_opset(model), model.ir_version, forms, operators, versions
@@ -124,7 +124,7 @@ class Needs:
         """Return which operator, other than a norm, a runtime is known not to have, or ""."""
         for (domain, operator), name in self.operators.items():
             if row.has_operator(domain, operator) is False:
-                if domain in DEFAULT_DOMAINS:
+                if not domain:
                     return f"none of ONNX's own tests of {operator} loads in it (node {name})"
                 return f"it has no operator {domain}.{operator} (node {name})"
         return ""
@@ -136,7 +136,7 @@ def _widens(node: ir.Node) -> bool:
     ONNX Runtime takes such a vector for the scale of a norm that squares by Pow, and then refuses
     to run it.
     """
-    if node.op_type != "Mul" or node.domain not in DEFAULT_DOMAINS:
+    if node.op_type != "Mul" or node.domain:
         return False
     for value, other in (node.inputs, node.inputs[::-1]):
         producer = None if value is None else value.producer()

@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from rmsnorm_export.graph.order import all_graphs
+from rmsnorm_export.graph.order import nodes_of
 from rmsnorm_export.op.spec import FLOAT, FLOAT16
 from rmsnorm_export.printable import plural, short
 from rmsnorm_export.recognize.consts import Constants, standard
@@ -55,10 +55,9 @@ def widen_transposes(
         return ()
     search, unique = _Search(model, types, new), Names(model)
     risky: dict[ir.Node, None] = {}
-    for graph in all_graphs(model):
-        for node in graph:
-            if node.op_type in ("MatMul", "FusedMatMul"):
-                risky |= dict.fromkeys(search.transposes(node))
+    for node in nodes_of(model):
+        if node.op_type in ("MatMul", "FusedMatMul"):
+            risky |= dict.fromkeys(search.transposes(node))
     if not risky:
         return ()
     listed = short(", ".join(map(name_of, risky)), 200)

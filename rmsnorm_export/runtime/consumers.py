@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from rmsnorm_export.errors import UsageError
-from rmsnorm_export.op.native import DEFAULT_DOMAINS, SKIP_SIMPLIFIED
+from rmsnorm_export.op.native import SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, HALF_TYPES
 from rmsnorm_export.printable import did_you_mean
 from rmsnorm_export.runtime.support import FACTS
@@ -153,14 +153,13 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return sorted(
             qualified(domain, operator)
             for domain, operator in operators
-            if (self.tried or domain not in DEFAULT_DOMAINS)
-            and self.has_operator(domain, operator) is None
+            if (self.tried or domain) and self.has_operator(domain, operator) is None
         )
 
 
 def qualified(domain: str, operator: str) -> str:
     """Name an operator, with its domain where that is not ONNX's own."""
-    return operator if domain in DEFAULT_DOMAINS else f"{domain}.{operator}"
+    return f"{domain}.{operator}" if domain else operator
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

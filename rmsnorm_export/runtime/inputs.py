@@ -16,7 +16,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError, NotRunError, VerificationError
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.printable import quoted
-from rmsnorm_export.recognize.consts import MOVES, Constants
+from rmsnorm_export.recognize.consts import MOVES
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.lengths import Length, lengths, widths
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE, is_float
@@ -70,7 +70,7 @@ def _fixed_sizes(model: ir.Model) -> Iterator[tuple[Any, int]]:
     """
     for node in model.graph:
         if node.op_type == "Concat" and any(map(_has_open_sizes, node.inputs)):
-            yield from _joined_sizes(node, Types(model, Constants()))
+            yield from _joined_sizes(node, Types(model))
     yield from widths(model)
 
 

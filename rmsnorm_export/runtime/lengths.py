@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.types import Types
 
 _GROUPED, _STATE = "GroupQueryAttention", 3
@@ -36,7 +35,7 @@ class Length:
 
 def lengths(model: ir.Model) -> dict[str, Length]:
     """Map integer inputs of attention operators that count tokens to how many there are."""
-    types = Types(model, Constants())
+    types = Types(model)
     counted = {}
     for value in model.graph.inputs:
         for node, index in value.uses():

@@ -16,7 +16,6 @@ from rmsnorm_export.op.body_key import assign_bodies, body_key
 from rmsnorm_export.op.spec import DOMAIN, NormSpec
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.site import Proving
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.support import CPU
 from tests.plugins.native_process import TYPES
@@ -85,7 +84,7 @@ def test_a_node_whose_kernel_is_another_norm_than_its_body_is_not_proved(
     function = build_function(name, body, 18)
     # The group size is of no concern to the body.
     new = one_node(match, f"{DOMAIN}.{name} <epsilon = {F32_EPSILON}, group_size = 48>")
-    types, imports = Types(model, Constants()), {"": 18, DOMAIN: 1}
+    types, imports = Types(model), {"": 18, DOMAIN: 1}
     assert prove_site(match, new, Proving(types, imports, [function])).passed
     with_kernels = Proving(types, imports, [function], kernels=str(native_library))
     proof = prove_site(match, new, with_kernels)

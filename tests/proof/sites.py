@@ -16,7 +16,6 @@ from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.result import Proof
 from rmsnorm_export.proof.site import Proving
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
 
@@ -146,7 +145,7 @@ def one_node(match: Match, op: str = NORM, numerics: Numerics = "exact") -> Lowe
 def prove(match: Match, lowered: Lowered, stored_scale: np.ndarray | None = None) -> Proof:
     """``prove_site`` with the imports of the models made here; the scale as if it was stored."""
     model = ir.Model(match.nodes[-1].graph, ir_version=10)
-    proving = Proving(Types(model, Constants()), {"": 18, "com.microsoft": 1})
+    proving = Proving(Types(model), {"": 18, "com.microsoft": 1})
     if stored_scale is not None and match.scale is not None:
         match.scale.const_value = ir.tensor(stored_scale)
     return prove_site(match, lowered, proving)

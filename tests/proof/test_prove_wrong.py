@@ -15,7 +15,6 @@ from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.proof.prove import prove_site
 from rmsnorm_export.proof.site import Proving
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.types import Types
 
@@ -114,7 +113,7 @@ def test_sites_of_one_form_share_drawn_scales_and_have_their_own() -> None:
     match = sites.site_of("float")
     lowered = _takes_for_two(7.0, match)
     proving = Proving(
-        Types(ir.Model(match.nodes[-1].graph, ir_version=10), Constants()),
+        Types(ir.Model(match.nodes[-1].graph, ir_version=10)),
         {"": 18, "com.microsoft": 1},
     )
     assert match.scale is not None

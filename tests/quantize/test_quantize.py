@@ -16,8 +16,7 @@ from onnx import numpy_helper
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.quantize.left import MOST_TRIALS, left_out
-from rmsnorm_export.quantize.quantize import Loss
+from rmsnorm_export.quantize.left import MOST_TRIALS, Loss, left_out
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.runtime.session import load_session, run_session
 from tests.deploy.models import FACTORY, write

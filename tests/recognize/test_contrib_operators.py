@@ -16,7 +16,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state as binding
 import rmsnorm_export as rx
 from rmsnorm_export.errors import VerificationError
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.contrib import ROWS
 from rmsnorm_export.recognize.shape_rules import Info
 from rmsnorm_export.recognize.types import Types
@@ -49,7 +48,7 @@ SYMBOL_IS_KNOWN = 0.8
 def claims(model: onnx.ModelProto) -> list[Info]:
     """What is said of the outputs."""
     read = ir.from_proto(model)
-    types = Types(read, Constants())
+    types = Types(read)
     return [types.info(value) for value in read.graph.outputs]
 
 

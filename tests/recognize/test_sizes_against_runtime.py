@@ -260,7 +260,7 @@ def test_what_is_claimed_is_what_is_computed_and_enough_is() -> None:
         sizes = program(seed)
         assert not list(differences(sizes)), [node.op_type for node in sizes.nodes]
         model = sizes.model()
-        types = Types(model, Constants())
+        types = Types(model)
         told.extend(types.shape(node.outputs[0]) is not None for node in model.graph)
 
     claimed()

@@ -15,7 +15,7 @@ from rmsnorm_export.errors import InputError, RequirementError, UsageError
 from rmsnorm_export.graph.load import LoadedModel, Source, load_model, no_gc
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.graph.save import check_output
-from rmsnorm_export.op.native import DEFAULT_DOMAINS, RMS_NORMALIZATION, SIMPLIFIED
+from rmsnorm_export.op.native import RMS_NORMALIZATION, SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import one_line, plural, quoted, short
 from rmsnorm_export.recognize.scan import recognize
@@ -93,7 +93,7 @@ def _refuse_mixed(model: ir.Model, types: Types) -> None:
     RMSNormalization-23: ``Cast(normalised, scale type) * scale``).
     """
     for node in (node for graph in all_graphs(model) for node in graph):
-        if node.domain not in DEFAULT_DOMAINS or node.op_type not in _NORM_NODES:
+        if node.domain or node.op_type not in _NORM_NODES:
             continue
         x, scale = (None if v is None else types.dtype(v) for v in (*node.inputs, None, None)[:2])
         if x is not None and scale is not None and x != scale:
