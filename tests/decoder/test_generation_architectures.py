@@ -36,15 +36,12 @@ WRITTEN: list[tuple[str, tuple[str, ...]]] = [
     *((kind, FUSED) for kind in ("llama", "qwen3", "gemma3_text", "phi3")),
 ]
 QUICK = {("gpt_oss", ()), ("llava", ()), ("whisper", ())}
-"""Without SDPA, one that sees, and one that hears, of one layer."""
-_LAYERS = {"whisper": {"encoder_layers": 1, "decoder_layers": 1}}
+"""Without SDPA, one that sees, and one that hears."""
 
 
 def exported(kind: str, folder: Path, *options: str) -> dict[str, Any]:
     """The report of an export whose tokens are compared; of attentions to be fused heads of 16."""
-    sizes = _LAYERS.get(kind, {})
-    if "--fusions" in options:
-        sizes = {"hidden_size": 64, "head_dim": 16}
+    sizes = {"hidden_size": 64, "head_dim": 16} if "--fusions" in options else {}
     decoder(kind, **sizes).save_pretrained(folder / "saved")
     arguments = ["export", f"{folder}/saved", "--task", "generation", "-o", f"{folder}/made"]
     arguments += ["--verify", "--prove", "--report", f"{folder}/report.json", *options]
