@@ -118,6 +118,10 @@ def steps(block: str) -> Iterator[tuple[str, str]]:
         yield part.partition("\n")[::2]
 
 
+MAKE = "python make_model.py"
+"""With which tutorials begin."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files of all pages and the first tutorial's model."""
@@ -126,7 +130,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for _, _, text in itertools.chain.from_iterable(map(BLOCK.findall, PAGES.values())):
         if named := NAMED.match(text):
             (path / named[1]).write_text(text, encoding="utf-8")
-    done = _run("python make_model.py", path)
+    done = _run(MAKE, path)
     assert done.returncode == 0, done.stderr
     return path
 
@@ -157,6 +161,8 @@ def run_block(mark: str, kind: str, text: str, folder: Path) -> None:
     else:
         pairs = list(steps(text))
     for command, expected in pairs:
+        if command == MAKE and not expected:
+            continue  # the folder was made so
         done = _run(command, folder, long="thorough" in mark)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         assert stable(done.stdout) == stable(expected) or not expected.strip(), command

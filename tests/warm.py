@@ -27,6 +27,8 @@ _IMPORTS = [
     "rmsnorm_export.torch.export.convert",
     "torch.onnx._internal.exporter._core",
     "onnxscript.function_libs.torch_lib.ops",
+    "transformers.exporters.exporter_onnx",
+    "transformers.models.llama.modeling_llama",
 ]
 """What programs import; not ONNX Runtime, which starts a thread as it is imported."""
 

@@ -28,7 +28,7 @@ from rmsnorm_export.decoder.consumers import (
 from rmsnorm_export.decoder.encoders import ONE_SIZE
 from rmsnorm_export.decoder.finish import finish, with_weights_as_read
 from rmsnorm_export.decoder.inputs import sample_inputs
-from rmsnorm_export.decoder.names import OPTIMUM, States, name_by_layer, name_dimensions
+from rmsnorm_export.decoder.names import OPTIMUM, States, called, name_by_layer, name_dimensions
 from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.decoder.release import naming_release
 from rmsnorm_export.decoder.result import FolderResult, GenerationExport
@@ -89,7 +89,9 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
             found=f"--names {options.names} with --static-cache {options.static_cache}",
             fix="omit one of them",
         )
-    if by_layer and not of_encoder:
+    if of_encoder:  # before minutes of tracing
+        called(model.main_input_name, OPTIMUM["encoder"][1], options.names)
+    elif by_layer:
         options = dataclasses.replace(options, multi_token=True)
     shared = OptimizeOptions(**keywords(options, RewriteOptions))
     _check_type(model, shared)

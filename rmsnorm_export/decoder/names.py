@@ -136,11 +136,20 @@ def name_by_layer(
                 value.name = f"{cache}.{part.layer}.{side}{part.kind}"
     for name, value in inputs.items() if taken else ():
         if value.is_graph_input() and not parts[value]:
-            if name not in taken:
-                what = f"{consumer} does not give this model all that it reads."
-                raise UsageError(what, found=f"the input {name}", fix="omit --names")
-            value.name = taken[name]
+            value.name = called(name, taken, consumer)
     passes.NameFixPass()(model)
+
+
+def called(name: str, taken: Mapping[str, str], consumer: str) -> str:
+    """Return what a consumer calls an input of a graph beside others.
+
+    Raises:
+        UsageError: it does not know it.
+    """
+    if name not in taken:
+        what = f"{consumer} does not give this model all that it reads."
+        raise UsageError(what, found=f"the input {name}", fix="omit --names")
+    return taken[name]
 
 
 def _place(part: CachePart | None) -> tuple[int, bool, str]:

@@ -256,9 +256,9 @@ def executed(model: ir.Model, kernels: StrPath | None = None) -> tuple[int, int]
             file.truncate(max((slot.nbytes for slot in large), default=0))
         for slot in large:
             slot.put(placed(slot.tensor, _ZEROS, folder, None))
-        content, _ = mapped(model, folder)
+        content, place = mapped(model, folder)
         size = len(content) + sum(slot.nbytes for slot in slots)
-        how = {"size": size, "kernels": kernels, "external_folder": folder}
+        how = {"size": size, "kernels": kernels, "external_folder": place}
         graph = ir.serde.deserialize_graph(executed_graph(_transposed(content), **how))
     nodes = [*graph.all_nodes()]
     return len(nodes), sum(map(is_norm, nodes))

@@ -244,7 +244,9 @@ def _check_size(
         most: elements of a result.
         sized: its kernel gives no more than its operands broadcast to.
     """
-    if node.domain:
+    shapes = (array.shape for array in arrays if array is not None)
+    at_most = math.prod(max(size, 1) for shape in shapes for size in shape)
+    if node.domain or (sized and at_most <= most):
         return
     infos = [
         UNKNOWN if a is None else (ir.DataType.from_numpy(a.dtype), tuple(a.shape)) for a in arrays

@@ -191,6 +191,8 @@ class RewriteOptions(InspectOptions):
         if self.quantize is not None:
             for module in _QUANTIZERS:
                 require_package(module, f"--quantize {self.quantize}", "[quantize]")
+        if self.fusions is not None:  # which run beside the graph as it was
+            require_package("onnxruntime", f"--fusions {self.fusions}", "[ort]")
         for name in ("fusions", "quantize"):
             value = getattr(self, name)
             if value is not None and self.target is None and self.runtime is None:

@@ -1,4 +1,4 @@
-"""A decoder that several modules look at: exported once in a process."""
+"""Decoders that several modules look at: exported once in a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
+
+Folder = tuple[Any, Path]
+"""A model and its export."""
 
 
 def served(sessions: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -44,3 +48,26 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments += ["--verify", "--prove", "--require", "all", "--report", folder / "r.json"]
     assert main([str(argument) for argument in arguments]) == 0
     return folder / "made"
+
+
+@pytest.fixture(scope="session")
+def one_graph(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """LLaMA's with the names of optimum, in a folder that was in use."""
+    from toolbox.corpus.decoders import decoder as decoder_of
+
+    model, place = decoder_of("llama"), tmp_path_factory.mktemp("one") / "made"
+    place.mkdir()
+    (place / "notes.txt").write_text("mine")
+    rx.export_generation(model, place, names="optimum", target="ort", force=True)
+    return model, place
+
+
+@pytest.fixture(scope="session")
+def static(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """One layer of LLaMA's with a cache for 16 tokens, and heads of 16, which can be fused."""
+    from toolbox.corpus.decoders import decoder as decoder_of
+
+    model = decoder_of("llama", num_hidden_layers=1, hidden_size=64, head_dim=16)
+    place = tmp_path_factory.mktemp("static") / "made"
+    rx.export_generation(model, place, static_cache=16)
+    return model, place

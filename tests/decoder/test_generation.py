@@ -28,7 +28,7 @@ from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.decoder.source import load_generative
 from rmsnorm_export.runtime.session import open_session
 from rmsnorm_export.torch.source.load import SourceOptions
-from tests.decoder.conftest import served
+from tests.decoder.conftest import Folder, served
 from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -231,12 +231,9 @@ def test_the_client_of_the_examples_generates(decoder: Path, tmp_path: Path) -> 
         assert_generates(model, ids, mask, sessions)
 
 
-def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
+def test_one_graph_with_the_names_of_optimum(one_graph: Folder) -> None:
     """From an empty cache, as a server that knows nothing of transformers would run it."""
-    model, place = llama(), tmp_path / "made"
-    place.mkdir()
-    (place / "notes.txt").write_text("mine")
-    rx.export_generation(model, place, names="optimum", target="ort", force=True)
+    model, place = one_graph
     assert (place / "notes.txt").read_text() == "mine"
     assert not (place / "export.json").exists()
     session = InferenceSession(place / "model.onnx")
@@ -251,7 +248,9 @@ def test_one_graph_with_the_names_of_optimum(tmp_path: Path) -> None:
 def test_states_need_no_names_of_the_exporter(
     names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may call every part of a cache otherwise: what they are is read in the cache."""
+    """One that was not tried may call them otherwise: what they are is read in the cache."""
+    tried = importlib.import_module("rmsnorm_export.decoder.export")
+    monkeypatch.setattr(tried, "TRANSFORMERS", "transformers<5")
     utils = importlib.import_module("transformers.exporters.utils")
     leaves = utils.get_leaf_tensors
 
@@ -261,7 +260,9 @@ def test_states_need_no_names_of_the_exporter(
 
     monkeypatch.setattr(utils, "get_leaf_tensors", renamed)
     model, place = llama(num_hidden_layers=1), tmp_path / "made"
-    rx.export_generation(model, place, names=names)
+    reports = rx.export_generation(model, place, names=names).reports
+    sentence = f"transformers {transformers.__version__} was not tried, transformers<5 was"
+    assert all(sentence in report.notes for report in reports.values())
     file = place / ("model.onnx" if names == "optimum" else "decode.onnx")
     inputs = shapes(onnx.load(file, load_external_data=False).graph.input)
     start = "past_key_values." if names == "optimum" else "input.memory."
@@ -326,16 +327,6 @@ def test_a_structure_that_is_not_understood_is_refused(
     assert not (tmp_path / "made").exists()
 
 
-def test_a_release_that_was_not_tried_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = importlib.import_module("rmsnorm_export.decoder.export")
-    monkeypatch.setattr(tried, "TRANSFORMERS", "transformers<5")
-    reports = rx.export_generation(llama(num_hidden_layers=1), tmp_path / "made").reports
-    sentence = f"transformers {transformers.__version__} was not tried, transformers<5 was"
-    assert all(sentence in report.notes for report in reports.values())
-
-
 def test_a_model_that_branches_on_values_is_refused(tmp_path: Path) -> None:
     """BART clamps what its encoder gives where it overflows, in half precision alone."""
     with pytest.raises(rx.InputError, match="--dtype f32"):
@@ -354,15 +345,14 @@ def test_a_loop_over_tokens_takes_prompts_of_one_length(tmp_path: Path) -> None:
     assert "invalid dimensions for input: input_ids" in outcome.not_run
 
 
-def test_more_tokens_than_there_are_places_are_refused(decoder: Path, tmp_path: Path) -> None:
+def test_more_tokens_than_there_are_places_are_refused(decoder: Path, static: Folder) -> None:
     with pytest.raises(rx.UsageError, match="5 and 61 tokens, in 64 positions") as caught:
         rx.verify(source(decoder), decoder, generate=61)
     assert caught.value.fix == "compare 60 at most"
-    model = llama(num_hidden_layers=1)
-    made = rx.export_generation(model, tmp_path / "made", static_cache=8).path
-    assert verify_generation(model, made, {}, tokens=4).passed
-    with pytest.raises(rx.UsageError, match="5 and 5 tokens, in a cache for 8"):
-        verify_generation(model, made, {}, tokens=5)
+    model, made = static
+    assert verify_generation(model, made, {}, tokens=12).passed
+    with pytest.raises(rx.UsageError, match="5 and 13 tokens, in a cache for 16"):
+        verify_generation(model, made, {}, tokens=13)
 
 
 def test_fusions_follow_and_the_folder_still_generates(decoder: Path, tmp_path: Path) -> None:

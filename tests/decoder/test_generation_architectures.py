@@ -35,8 +35,8 @@ WRITTEN: list[tuple[str, tuple[str, ...]]] = [
     ("mamba2", ("--dtype", "f16")),
     *((kind, FUSED) for kind in ("llama", "qwen3", "gemma3_text", "phi3")),
 ]
-QUICK = {("gpt_oss", ()), ("llava", ()), ("whisper", ()), ("llama", FUSED)}
-"""Without SDPA, one that sees, one that hears; and attentions as one node."""
+QUICK = {("gpt_oss", ()), ("llava", ()), ("whisper", ())}
+"""Without SDPA, one that sees, and one that hears."""
 
 
 def exported(kind: str, folder: Path, *options: str) -> dict[str, Any]:

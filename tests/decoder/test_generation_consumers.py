@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 pytest.importorskip("transformers.exporters", reason="pip install 'transformers>=5.20'")
@@ -28,6 +29,7 @@ from bench.consumers import Writer, speak_clearly
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.consumers import PADDED, tokenizer_files
 from rmsnorm_export.decoder.generation import verify_generation
+from rmsnorm_export.decoder.names import OF_DECODER, name_by_layer
 from rmsnorm_export.errors import ExitCode
 from tests.decoder.conftest import served
 from toolbox.corpus.decoders import decoder as decoder_of
@@ -42,7 +44,6 @@ PROMPTS = np.random.default_rng(0)
 
 
 ENCODED, SIDES = ("t5", "bart", "whisper"), ("decoder", "encoder")
-HEADS = ("attention_heads", "key_value_heads")
 
 
 def model_of(kind: str, **changes: Any) -> Any:
@@ -79,25 +80,43 @@ def folder(source: Path) -> Path:
     return exported(source, source.parent / "genai", *options)
 
 
+@pytest.fixture(scope="module")
+def grown(source: Path) -> Path:
+    """For onnxruntime-genai as well; its graph concatenates new tokens to the cache."""
+    return exported(source, source.parent / "grown", "--names", "genai")
+
+
+@pytest.fixture(scope="module")
+def later(source: Path, folder: Path) -> dict[str, Path]:
+    """One export after another in the same folder, which was for onnxruntime-genai, each kept."""
+    place, kept = shutil.copytree(folder, source.parent / "place"), {}
+    for names in ("transformers", "optimum"):
+        exported(source, place, "--names", names, "--force")
+        kept[names] = Path(shutil.copytree(place, source.parent / names))
+    return kept
+
+
 @pytest.fixture
 def broken(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "broken"))
 
 
-def test_tokenizer_and_chat_template_go_with_every_export(source: Path, broken: Path) -> None:
-    """One export after another in the same folder leaves nothing that disagrees."""
-    gone = "genai_config.json"
-    for names, next_gone in (("transformers", "export.json"), ("optimum", "")):
-        exported(source, broken, "--names", names, "--verify", "--force")
-        assert not (broken / gone).exists()
-        tokenizer = transformers.AutoTokenizer.from_pretrained(broken)
-        assert tokenizer("b c")["input_ids"] == [1, 63, 2]
-        chat = [{"role": "x", "content": "b"}]
-        assert tokenizer.apply_chat_template(chat, tokenize=False) == "<x>b"
-        assert (broken / "generation_config.json").exists()
-        assert not list(broken.glob("*.index.json"))
-        gone = next_gone
-    assert rx.verify(source, broken, generate=3).passed
+@pytest.mark.parametrize(
+    ("names", "gone"), [("transformers", "genai_config.json"), ("optimum", "export.json")]
+)
+def test_tokenizer_and_chat_template_go_with_every_export(
+    names: str, gone: str, later: dict[str, Path], source: Path
+) -> None:
+    """Nothing that disagrees is left of the export before."""
+    made = later[names]
+    assert not (made / gone).exists()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(made)
+    assert tokenizer("b c")["input_ids"] == [1, 63, 2]
+    chat = [{"role": "x", "content": "b"}]
+    assert tokenizer.apply_chat_template(chat, tokenize=False) == "<x>b"
+    assert (made / "generation_config.json").exists()
+    assert not list(made.glob("*.index.json"))
+    assert rx.verify(source, made, generate=3).passed
 
 
 def test_a_model_of_a_hub_brings_what_this_machine_has_of_it(
@@ -148,32 +167,38 @@ def expected_of(model: Any, ids: np.ndarray, **how: Any) -> np.ndarray:
 
 
 def assert_same_tokens(
-    consumer: str, model: Any, folder: Path, python: str = sys.executable
+    consumer: str, model: Any, *folders: Path, python: str = sys.executable
 ) -> None:
     """Each case of the table of decoders, by the consumer and by PyTorch."""
-    assert unlike(consumer, model, folder, python) == set()
+    assert unlike(consumer, model, *folders, python=python) == set()
 
 
-def unlike(consumer: str, model: Any, folder: Path, python: str = sys.executable) -> set[str]:
+def unlike(consumer: str, model: Any, *folders: Path, python: str = sys.executable) -> set[str]:
     writer = Writer(consumer, python)
-    same = writer.compare(folder, model)
+    every = [writer.compare(folder, model) for folder in folders]
     writer.close()
-    return {name for name, (equal, of) in same.items() if equal < of}
+    return {name for same in every for name, (equal, of) in same.items() if equal < of}
 
 
-def test_genai_writes_the_tokens_of_pytorch(genai: Any, folder: Path, source: Path) -> None:
-    model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
+def fused(folder: Path) -> int:
+    """How many attentions of a folder of one graph are one node."""
     nodes = onnx.load(folder / "model.onnx", load_external_data=False).graph.node
-    attentions = [node for node in nodes if node.op_type == "GroupQueryAttention"]
-    assert len(attentions) == model.config.num_hidden_layers
-    assert_same_tokens("genai", model, folder)
+    return [node.op_type for node in nodes].count("GroupQueryAttention")
+
+
+def test_genai_writes_the_tokens_of_pytorch(
+    genai: Any, folder: Path, grown: Path, source: Path
+) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
+    assert (fused(folder), fused(grown)) == (model.config.num_hidden_layers, 0)
+    assert_same_tokens("genai", model, folder, grown)
     tokenizer = genai.Tokenizer(genai.Model(str(folder)))
     assert list(tokenizer.encode("b c")) == [1, 63, 2]
     assert tokenizer.apply_chat_template('[{"role": "x", "content": "b"}]') == "<x>b"
 
 
 ARCHITECTURES = [
-    *((kind, None) for kind in ("llama", "gemma2", "gemma3_text", "gemma4_text", "deepseek_v3")),
+    *((kind, None) for kind in ("gemma2", "gemma3_text", "gemma4_text", "deepseek_v3")),
     *((kind, "cpu") for kind in ("qwen3", "mistral", "gemma3_text", "phi3")),
 ]
 
@@ -269,6 +294,17 @@ def test_names_files_and_graphs_that_disagree_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_one_buffer_of_a_graph_that_makes_two_is_refused(
+    grown: Path, source: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(grown, tmp_path / "copy"))
+    config = json.loads((copy / "genai_config.json").read_text())
+    config["search"]["past_present_share_buffer"] = True
+    (copy / "genai_config.json").write_text(json.dumps(config))
+    with pytest.raises(rx.InputError, match="in the buffer of"):
+        rx.verify(source, copy, generate=3)
+
+
 @pytest.mark.parametrize("names", ["optimum", "genai"])
 @pytest.mark.parametrize(
     "case", ["a fixed size", pytest.param("mamba2", marks=pytest.mark.thorough)]
@@ -335,28 +371,32 @@ def optimum(tmp_path_factory: pytest.TempPathFactory) -> str:
 IN_OPTIMUM = ["qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "deepseek_v3", *ENCODED]
 
 
-@pytest.mark.parametrize(
-    ("kind", "fusions"),
-    [
-        ("llama", None),
-        ("llama", "cpu"),
-        *(pytest.param(kind, None, marks=pytest.mark.thorough) for kind in IN_OPTIMUM),
-    ],
-)
 def test_optimum_writes_the_tokens_of_pytorch(
-    kind: str, fusions: Any, optimum: str, tmp_path: Path
+    optimum: str, later: dict[str, Path], source: Path, tmp_path: Path
 ) -> None:
     """Greedily, with beams, and at random with a seed; a row is padded on the left."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
+    made = rx.optimize(later["optimum"], fusions="cpu").save(tmp_path / "fused").path
+    assert (fused(made), fused(later["optimum"])) == (model.config.num_hidden_layers, 0)
+    assert_same_tokens("optimum", model, made, later["optimum"], python=python_with(optimum))
+
+
+def python_with(folder: str) -> str:
+    return f"env PYTHONPATH={folder} {sys.executable}"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", IN_OPTIMUM)
+def test_architectures_in_optimum(kind: str, optimum: str, tmp_path: Path) -> None:
     model = model_of(kind)
-    rx.export_generation(model, tmp_path / "made", names="optimum", fusions=fusions)
-    python = f"env PYTHONPATH={optimum} {sys.executable}"
-    assert_same_tokens("optimum", model, tmp_path / "made", python)
+    rx.export_generation(model, tmp_path / "made", names="optimum")
+    assert_same_tokens("optimum", model, tmp_path / "made", python=python_with(optimum))
 
 
-@pytest.mark.parametrize("kind", ["gemma3_text", "phi3"])
+@pytest.mark.parametrize("kind", [pytest.param("gemma3_text", marks=pytest.mark.thorough), "phi3"])
 def test_one_graph_holds_all_tokens_behind_a_window(kind: str, tmp_path: Path) -> None:
     """Phi-3's empty cache comes with other heads from optimum: they are left open."""
-    model = model_of(kind, num_hidden_layers=1)
+    model = model_of(kind, num_hidden_layers=1, sliding_window=8)
     rx.export_generation(model, tmp_path / "made", names="optimum")
     session = InferenceSession(tmp_path / "made/model.onnx")
     heads = {value.shape[1] for value in session.get_inputs() if ".key" in value.name}
@@ -421,19 +461,17 @@ def test_a_folder_with_a_graph_too_many_is_not_put_together(encoded: Path, tmp_p
 
 
 def test_an_input_that_optimum_does_not_give_is_refused(tmp_path: Path) -> None:
-    """Moonshine reads sound as samples; its graphs are traced before that is seen."""
-    sides = {
-        f"{side}_num_{what}": 1 + (what in HEADS)
-        for side in SIDES
-        for what in ("hidden_layers", *HEADS)
-    }
-    config = transformers.MoonshineConfig(hidden_size=32, vocab_size=64, **sides)
-    model = transformers.MoonshineForConditionalGeneration(config).eval()
-    inputs = {"input_values": torch.zeros(2, 4000)}
+    """Moonshine reads sound as samples, which is seen before its graphs are traced."""
+    with torch.device("meta"):
+        model = transformers.MoonshineForConditionalGeneration(transformers.MoonshineConfig())
     with pytest.raises(rx.UsageError, match="all that it reads") as caught:
-        rx.export_generation(model, tmp_path / "made", names="optimum", inputs=inputs)
+        rx.export_generation(model, tmp_path / "made", names="optimum")
     assert "input_values" in caught.value.found
     assert not (tmp_path / "made").exists()
+    decode = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[batch] speaker) => (float[batch] logits) { logits = Neg (speaker) }""")
+    with pytest.raises(rx.UsageError, match="all that it reads"):
+        name_by_layer(decode, {}, "optimum", OF_DECODER)
 
 
 # The client of the examples.
@@ -445,7 +483,7 @@ CLIENT = runpy.run_path(
 
 def test_a_server_holds_the_weights_of_one_graph_once(source: Path, tmp_path: Path) -> None:
     """The client streams, and ends with its rows; ONNX Runtime answers as the server would."""
-    made = exported(source, tmp_path / "made", "--multi-token", "--verify")
+    made = exported(source, tmp_path / "made", "--multi-token")
     (packaged,) = rx.package_model(made, tmp_path / "models", name="llm", kind="cpu").models
     home = tmp_path / "models" / packaged.name
     stored = sum(path.stat().st_size for path in home.rglob("*.data"))

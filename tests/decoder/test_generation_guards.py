@@ -9,11 +9,7 @@ import torch
 
 pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
-import json
-import shutil
-
 import numpy as np
-import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
@@ -22,6 +18,7 @@ from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.guards import lengths_of
 from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.errors import ExitCode
+from tests.decoder.conftest import Folder
 from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -106,26 +103,6 @@ def test_a_static_cache_holds_more_than_the_window(window: int) -> None:
     np.testing.assert_array_equal(written.sequences, expected)
 
 
-# A folder as its consumer reads it: what ``verify --generate`` compares, what ``package`` says.
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For onnxruntime-genai; its graph concatenates new tokens to the cache."""
-    place = tmp_path_factory.mktemp("genai") / "made"
-    rx.export_generation(decoder_of("llama"), place, names="genai")
-    return place
-
-
-def test_one_buffer_of_a_graph_that_makes_two_is_refused(folder: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    config = json.loads((copy / "genai_config.json").read_text())
-    config["search"]["past_present_share_buffer"] = True
-    (copy / "genai_config.json").write_text(json.dumps(config))
-    with pytest.raises(rx.InputError, match="in the buffer of"):
-        rx.verify(decoder_of("llama"), copy, generate=3)
-
-
 @pytest.mark.parametrize("option", ["--verify", "--quantize=int4", "--for=onnxruntime"])
 def test_what_bfloat16_cannot_have_is_said_before_the_export(option: str, tmp_path: Path) -> None:
     decoder_of("llama").save_pretrained(tmp_path / "source")
@@ -135,15 +112,14 @@ def test_what_bfloat16_cannot_have_is_said_before_the_export(option: str, tmp_pa
     assert not (tmp_path / "made").exists()
 
 
-def test_a_static_cache_is_compared_on_rows_without_padding(tmp_path: Path) -> None:
+def test_a_static_cache_is_compared_on_rows_without_padding(static: Folder) -> None:
     """``generate`` gives no mask then, and the graph takes one over all slots."""
-    model = decoder_of("llama")
-    rx.export_generation(model, tmp_path / "made", static_cache=16)
+    model, folder = static
     ids = torch.tensor([[5, 9, 2], [7, 1, 3]])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     steps: list[tuple[int, int]] = []
     outcome = verify_generation(
-        model, tmp_path / "made", inputs, tokens=6,
+        model, folder, inputs, tokens=6,
         progress=lambda _, done, total: steps.append((done, total)),
     )  # fmt: skip
     assert outcome.passed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
-from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.text import on_text, tokens_of
 from rmsnorm_export.runtime.session import load_session, run_session
-from toolbox.corpus.decoders import decoder as decoder_of
+from tests.decoder.conftest import Folder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -21,23 +21,24 @@ pytest.importorskip("onnxscript")
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as one from a hub, whose tokens are letters."""
-    folder = tmp_path_factory.mktemp("hub") / "tiny"
-    decoder_of("llama").save_pretrained(folder)
+def with_letters(made: Path, place: Path) -> Path:
+    """A copy of a folder, whose tokens are letters."""
     words = {chr(97 + i): i for i in range(26)} | {"Ġ": 26}
     tokenizer = transformers.Qwen2Tokenizer(vocab=words, merges=[], unk_token="a", pad_token="a")
-    tokenizer.save_pretrained(folder)
-    return folder
+    shutil.copytree(made, place)
+    tokenizer.save_pretrained(place)
+    return place
 
 
 @pytest.fixture(scope="module")
-def folder(source: Path) -> Path:
-    made = source.parent / "f32"
-    command = ["export", source, "--task", "generation", "-o", made, "--names", "optimum"]
-    assert main([str(argument) for argument in command]) == 0
-    return made
+def folder(one_graph: Folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_letters(one_graph[1], tmp_path_factory.mktemp("letters") / "one")
+
+
+@pytest.fixture(scope="module")
+def two(decoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two graphs."""
+    return with_letters(decoder, tmp_path_factory.mktemp("letters") / "two")
 
 
 def otherwise(model: ir.Model) -> Any:
@@ -87,15 +88,6 @@ def test_perplexity_is_that_of_the_logits(folder: Path) -> None:
         if value.const_value is not None and 64 in value.const_value.shape:  # of the vocabulary
             value.const_value = ir.tensor(value.const_value.numpy() * np.float32(-1e3))
     assert compare(broken).problem.startswith("the perplexity is ")
-
-
-@pytest.fixture(scope="module")
-def two(source: Path) -> Path:
-    """Two graphs."""
-    made = source.parent / "two"
-    command = ["export", source, "--task", "generation", "-o", made]
-    assert main([str(argument) for argument in command]) == 0
-    return made
 
 
 def test_a_graph_of_single_tokens_is_measured_on_windows_of_a_text(two: Path) -> None:

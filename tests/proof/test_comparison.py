@@ -112,6 +112,7 @@ def test_weights_are_read_where_they_are(place: str, tmp_path: Path) -> None:
     assert not reference.problem
     assert [v.const_value for g in model.graphs() for v in g.initializers.values()] == weights
     whole = ir.external_data.load_to_model(model.clone())
+    assert executed(model) == executed(whole)
     expected = run_session(open_session(ir.to_proto(whole).SerializeToString()), reference.feeds)
     assert reference.outputs["y"].tolist() == expected["y"].tolist()
     assert compare_with(reference, model).words() == (
