@@ -49,15 +49,18 @@ def kernel_of(domain: str, op_type: str) -> Kernel | None:
     return _skip_rms_normalization if (domain, op_type) == _SKIP else kernels.get(op_type)
 
 
-def run_reference(node: onnx.NodeProto, opset: int, inputs: Mapping[str, Array]) -> list[Array]:
-    """Run one node of the default domain by ``onnx.reference``.
+def run_reference(
+    node: onnx.NodeProto, opset: int, inputs: Mapping[str, Array]
+) -> list[Array | None]:
+    """Run one node of the default domain by ``onnx.reference``; None for an output without name.
 
     Raises:
         InputError: ``onnx.reference`` does not know the operator or cannot run it so.
     """
     try:
         evaluator = _evaluator(node.SerializeToString(deterministic=True), opset)
-        return list(evaluator.run(None, dict(inputs)))
+        arrays = iter(evaluator.run(None, dict(inputs)))
+        return [next(arrays) if name else None for name in node.output]
     # Kernels there raise whatever their NumPy code raises.
     except Exception as error:
         raise cannot_evaluate(
@@ -209,7 +212,7 @@ def _scaled(op_type: str) -> Kernel:
     """Make the kernel of QuantizeLinear or DequantizeLinear, whose older versions differ in the
     types that they take alone."""
 
-    def kernel(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
+    def kernel(inputs: Inputs, attributes: Attributes) -> Sequence[Array | None]:
         feeds = {f"i{index}": _present(array) for index, array in enumerate(inputs)}
         node = onnx.helper.make_node(op_type, list(feeds), ["y"], **attributes)
         return run_reference(node, 21, feeds)
@@ -217,7 +220,7 @@ def _scaled(op_type: str) -> Kernel:
     return kernel
 
 
-def _cumulative_sum(inputs: Inputs, attributes: Attributes) -> Sequence[Array]:
+def _cumulative_sum(inputs: Inputs, attributes: Attributes) -> Sequence[Array | None]:
     """ONNX Runtime takes an axis in a vector as well, which ``onnx.reference`` refuses."""
     feeds = {"x": _present(inputs[0]), "axis": _present(inputs[1]).reshape(())}
     return run_reference(onnx.helper.make_node("CumSum", [*feeds], ["y"], **attributes), 14, feeds)

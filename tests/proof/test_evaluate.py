@@ -7,6 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import msgspec.toml
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -106,6 +107,20 @@ def test_functions_see_the_attributes_of_their_caller() -> None:
     }"""
     output = run_numpy(ir.from_onnx_text(text), {"x": np.zeros(4, np.float32)})["y"]
     assert output.tolist() == [3.5] * 4
+
+
+def test_an_output_that_is_omitted_does_not_move_those_after_it() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]> main (float[2, 4] x, float[4] w) => '
+        "(float[2, 4] y, float[2, 1] inverse) { y, mean, inverse = LayerNormalization (x, w) }"
+    )
+    model.graph.node[0].output[1] = ""
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.standard_normal((2, 4)), "w": rng.standard_normal(4)}
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    computed, expected = (run(ir.from_proto(model), feeds) for run in (run_numpy, run_onnxruntime))
+    for name, array in expected.items():
+        np.testing.assert_allclose(computed[name], array, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
