@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -31,7 +30,6 @@ from rmsnorm_export.decoder.consumers import PADDED, tokenizer_files
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.names import OF_DECODER, name_by_layer
 from rmsnorm_export.errors import ExitCode
-from tests.decoder.conftest import served
 from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -40,7 +38,6 @@ TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"
 )
 SIZES = {"hidden_size": 64, "head_dim": 16}
-PROMPTS = np.random.default_rng(0)
 
 
 ENCODED, SIDES = ("t5", "bart", "whisper"), ("decoder", "encoder")
@@ -158,12 +155,6 @@ def test_a_tokenizer_that_is_a_link_out_of_the_folder_is_refused(
 @pytest.fixture
 def genai() -> Any:
     return pytest.importorskip("onnxruntime_genai", reason="pip install onnxruntime-genai")
-
-
-def expected_of(model: Any, ids: np.ndarray, **how: Any) -> np.ndarray:
-    batch = {"attention_mask": torch.ones(ids.shape, dtype=torch.int64), "pad_token_id": 0}
-    settings = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False, **batch, **how}
-    return np.asarray(model.generate(torch.tensor(ids), **settings)[:, -16:])
 
 
 def assert_same_tokens(
@@ -472,65 +463,3 @@ def test_an_input_that_optimum_does_not_give_is_refused(tmp_path: Path) -> None:
         g (float[batch] speaker) => (float[batch] logits) { logits = Neg (speaker) }""")
     with pytest.raises(rx.UsageError, match="all that it reads"):
         name_by_layer(decode, {}, "optimum", OF_DECODER)
-
-
-# The client of the examples.
-
-CLIENT = runpy.run_path(
-    str(Path(__file__).resolve().parents[2] / "docs/examples/triton_decoder.py")
-)
-
-
-def test_a_server_holds_the_weights_of_one_graph_once(source: Path, tmp_path: Path) -> None:
-    """The client streams, and ends with its rows; ONNX Runtime answers as the server would."""
-    made = exported(source, tmp_path / "made", "--multi-token")
-    (packaged,) = rx.package_model(made, tmp_path / "models", name="llm", kind="cpu").models
-    home = tmp_path / "models" / packaged.name
-    stored = sum(path.stat().st_size for path in home.rglob("*.data"))
-    assert stored <= 1.05 * sum(path.stat().st_size for path in made.glob("*.data"))
-    ask, inputs = served({packaged.name: InferenceSession(home / "1/model.onnx")})
-    calls = []
-
-    def infer(name: str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        calls.append(name)
-        return ask(name, feeds)
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
-    ids, mask = PROMPTS.integers(3, 60, (2, 6)), np.ones((2, 6), np.int64)
-    mask[1, :2] = 0
-    arguments = (infer, inputs, ids, mask, 16)
-    expected = expected_of(model, ids, attention_mask=torch.tensor(mask))
-    np.testing.assert_array_equal(CLIENT["generate"](*arguments), expected)
-    streamed = CLIENT["stream"](*arguments)
-    calls.clear()
-    next(streamed)
-    assert len(calls) == 1  # each token as soon as it is known
-    ends = {int(expected[0, 3]), int(expected[1, 5])}
-    tokens = CLIENT["generate"](*arguments, eos=ends, pad=7)
-    stop = [int(np.isin(row, [*ends]).argmax()) for row in expected]
-    assert tokens.shape[1] == max(stop) + 1
-    for row, full, end in zip(tokens, expected, stop, strict=True):
-        np.testing.assert_array_equal(row[: end + 1], full[: end + 1])
-        assert set(row[end + 1 :]) <= {7}
-
-
-@pytest.mark.parametrize("how", [{}, {"top_k": 5}, {"top_p": 0.7}, {"top_k": 9, "top_p": 0.4}])
-def test_the_client_samples_what_transformers_would(how: dict[str, Any]) -> None:
-    """20,000 draws: none outside, and each as often as its share, within five deviations."""
-    logits = torch.from_numpy(np.random.default_rng(1).standard_normal((1, 12)) * 2)
-    from transformers.generation import logits_process as of
-
-    scores = logits / 0.8
-    if "top_k" in how:
-        scores = of.TopKLogitsWarper(how["top_k"])(None, scores)
-    if "top_p" in how:
-        scores = of.TopPLogitsWarper(how["top_p"])(None, scores)
-    shares = scores.softmax(-1)[0].numpy()
-    count = 20_000
-    draw = CLIENT["sampling"](temperature=0.8, seed=3, **how)
-    drawn = np.bincount(draw(np.repeat(logits.numpy(), count, axis=0)), minlength=12)
-    assert not drawn[shares == 0].any()
-    allowed = 5 * np.sqrt(count * shares * (1 - shares)) + 1e-9
-    assert (np.abs(drawn - count * shares) <= allowed).all()
-    again = CLIENT["sampling"](temperature=0.8, seed=3, **how)(logits.numpy())
-    np.testing.assert_array_equal(again, CLIENT["sampling"](0.8, seed=3, **how)(logits.numpy()))
