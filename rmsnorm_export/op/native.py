@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, get_args
+from typing import get_args
 
-import numpy as np
-
-from rmsnorm_export.op.spec import DOUBLE, FLOAT, HALF_TYPES, Kind, NormSpec
+from rmsnorm_export.op.spec import Kind
 
 MICROSOFT_DOMAIN = "com.microsoft"
 
@@ -35,29 +32,6 @@ SIMPLIFIED = "SimplifiedLayerNormalization"
 
 SKIP_SIMPLIFIED = "SkipSimplifiedLayerNormalization"
 """ONNX Runtime's, in ``MICROSOFT_DOMAIN``."""
-
-
-def standard_spec(
-    op_type: str, attributes: Mapping[str, Any], rank: int | None, dtype: int
-) -> NormSpec:
-    """Return the norm that a node of others is, of X of this rank and element type.
-
-    Raises:
-        ValueError: there is no such norm, or its axis is not known from the end.
-    """
-    skip, axis = op_type == SKIP_SIMPLIFIED, int(attributes.get("axis", -1))
-    if axis >= 0 and (rank is None or axis >= rank):
-        raise ValueError(f"axis {axis} of rank {rank}")
-    # ONNX Runtime's kernels compute in float64 for float64, whatever stash_type says.
-    double = op_type != RMS_NORMALIZATION and dtype == DOUBLE
-    return NormSpec(
-        kind="SkipRMSNorm" if skip else "RMSNorm",
-        epsilon=float(np.float32(attributes.get("epsilon", 1e-12 if skip else 1e-5))),
-        axis=axis - (rank or 0) if axis >= 0 else axis,
-        stash_type=DOUBLE if double else int(attributes.get("stash_type", FLOAT)),
-        # ONNX Runtime's own operators scale in float32 and round once.
-        scale_before_cast=op_type != RMS_NORMALIZATION and dtype in HALF_TYPES,
-    )
 
 
 def operator_name(kind: Kind, quantize: str | None = None) -> str:

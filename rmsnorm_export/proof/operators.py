@@ -23,10 +23,10 @@ from rmsnorm_export.op.native import (
     RMS_NORMALIZATION,
     SIMPLIFIED,
     SKIP_SIMPLIFIED,
-    standard_spec,
 )
 from rmsnorm_export.op.reference import reference_exact, reference_float64
 from rmsnorm_export.op.spec import NormSpec
+from rmsnorm_export.recognize.native import standard_spec
 from rmsnorm_export.runtime.metrics import BFLOAT16_DTYPE
 
 Attributes: TypeAlias = Mapping[str, Any]

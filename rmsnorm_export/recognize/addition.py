@@ -35,7 +35,7 @@ def add_epsilon(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) ->
             " + ".join(ctx.describe(value) for value in node.inputs),
             "square the whole row, which is divided, and take its mean",
         ))  # fmt: skip
-    elif ctx.of_one_source(other, radial.x.root):
+    elif number is None and ctx.of_one_source(other, radial.x.root):
         flaws.append((
             "epsilon-of-the-row",
             "what is added to the mean square is computed from the values of the row",

@@ -205,7 +205,8 @@ class Context:
             node = stack.pop().producer()
             if node is None or standard(node) in ("Shape", "Size"):
                 continue
-            before = {one for one in node.inputs if one is not None} - sources
+            inputs = node.inputs[:1] if standard(node) == "CastLike" else node.inputs
+            before = {one for one in inputs if one is not None} - sources
             sources |= before
             stack.extend(before)
         return {one for one in sources if self.constants.array(one) is None}

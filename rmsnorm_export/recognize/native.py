@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op import spec as op
-from rmsnorm_export.op.native import BESIDE, KINDS, MICROSOFT_DOMAIN, SKIP_SIMPLIFIED, standard_spec
+from rmsnorm_export.op.native import (
+    BESIDE,
+    KINDS,
+    MICROSOFT_DOMAIN,
+    RMS_NORMALIZATION,
+    SKIP_SIMPLIFIED,
+)
 from rmsnorm_export.recognize.consts import depends_on_caller, producer_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Candidate, Event, Norm, Radial, Weight
@@ -182,3 +189,26 @@ def _standard(node: ir.Node, rank: int | None, dtype: int) -> op.NormSpec | None
         return standard_spec(node.op_type, attributes, rank, dtype)
     except ValueError:
         return None
+
+
+def standard_spec(
+    op_type: str, attributes: Mapping[str, Any], rank: int | None, dtype: int
+) -> op.NormSpec:
+    """Return the norm that a node of others is, of X of this rank and element type.
+
+    Raises:
+        ValueError: there is no such norm, or its axis is not known from the end.
+    """
+    skip, axis = op_type == SKIP_SIMPLIFIED, int(attributes.get("axis", -1))
+    if axis >= 0 and (rank is None or axis >= rank):
+        raise ValueError(f"axis {axis} of rank {rank}")
+    # ONNX Runtime's kernels compute in float64 for float64, whatever stash_type says.
+    double = op_type != RMS_NORMALIZATION and dtype == op.DOUBLE
+    return op.NormSpec(
+        kind="SkipRMSNorm" if skip else "RMSNorm",
+        epsilon=float(np.float32(attributes.get("epsilon", 1e-12 if skip else 1e-5))),
+        axis=axis - (rank or 0) if axis >= 0 else axis,
+        stash_type=op.DOUBLE if double else int(attributes.get("stash_type", op.FLOAT)),
+        # ONNX Runtime's own operators scale in float32 and round once.
+        scale_before_cast=op_type != RMS_NORMALIZATION and dtype in op.HALF_TYPES,
+    )
