@@ -36,9 +36,9 @@ def try_model(
     assert subject.loaded is not None  # an engine is not run here
     session, problems = open_session(path, optimize=True, kernels=kernels), []
     declared, limits = graph_inputs(subject.loaded.model), index_limits(subject.loaded.model)
-    given = subject.profiles[-1][1] if subject.profiles else None
+    profile = subject.profiles[-1][1] if subject.profiles else None
     usual = dict.fromkeys(declared, (1,)) if max_batch > 0 else {}  # a batch of 1
-    requests, _ = input_candidates(declared, limits, None, shapes=given, usual=usual)
+    requests, _ = input_candidates(declared, limits, None, shapes=profile, usual=usual)
     for request in requests():
         shapes = {name: array.shape for name, array in request.items()}
         asked = "; ".join(collapse(f"{k} {'x'.join(map(str, v))}" for k, v in shapes.items()))

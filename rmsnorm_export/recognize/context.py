@@ -230,8 +230,8 @@ class Context:
         """A value as a reader of the report knows it."""
         if value is None:
             return "nothing"
-        words, made = self.types.words(value), value.producer()
-        if made is not None and (source := made.metadata_props.get(FORMERLY)):
+        words, producer = self.types.words(value), value.producer()
+        if producer is not None and (source := producer.metadata_props.get(FORMERLY)):
             return f"a value in the node {source!r} ({words})"
         kind = "initializer" if value.is_initializer() else "value"
         if value.is_graph_input():
