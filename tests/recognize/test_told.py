@@ -34,6 +34,8 @@ def test_a_norm_is_fused_or_refused_for_its_reason(name: str, dtype: str) -> Non
     reasons = CASES[name]["reasons"]
     assert [refusal.reason for refusal in result.report.refused] == reasons
     assert len(result.report.fused) == (not reasons)
+    if "kind" in CASES[name]:
+        assert [refusal.kind for refusal in result.report.refused] == [CASES[name]["kind"]]
     if not reasons and not CASES[name].get("rounded"):
         text.check_same(source, ir.to_proto(result.model))
 
