@@ -219,7 +219,7 @@ def blocks(count: int) -> onnx.ModelProto:
 
 def test_work_is_bounded_by_the_size_of_the_model(evaluations: list[object]) -> None:
     calls = []
-    for count in (10, 40, 80):  # the first is for what is imported
+    for count in (10, 20, 40):  # the first is for what is imported
         report, number = calls_of(rx.inspect, blocks(count))
         assert report.refused == ()
         calls.append(number)

@@ -15,6 +15,7 @@ from proof.sites import CORE, NORM, PLAIN, TAIL, one_node, prove, site, source, 
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT16, NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
+from tests.sample import crossed
 
 TARGETS = ("portable", "onnx", "ort")
 
@@ -28,16 +29,19 @@ def optimized(model: ir.Model, **options: Any) -> rx.Result:
     return rx.optimize(ir.serde.serialize_model(model), **options)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    ("body", "epsilon", "numerics"),
-    [("plain", 1e-6, "exact"), ("plain", 0.0, "exact"), ("plain", 1e-42, "exact"),
-     ("x first", 1e-6, "reordered"), ("x first, divided", 1e-6, "reordered"),
-     ("inverse first", 1e-6, "reordered"), ("scaled squares", 1e-6, "reordered"),
-     ("a length", 1e-6, "reordered"), ("inverted before its root", 1e-6, "exact"),
-     ("inverted before its root", 0.0, "reordered")],
+@crossed(
+    2,
+    target=TARGETS,
+    case=[
+        ("plain", 1e-6, "exact"), ("plain", 0.0, "exact"), ("plain", 1e-42, "exact"),
+        ("x first", 1e-6, "reordered"), ("x first, divided", 1e-6, "reordered"),
+        ("inverse first", 1e-6, "reordered"), ("scaled squares", 1e-6, "reordered"),
+        ("a length", 1e-6, "reordered"), ("inverted before its root", 1e-6, "exact"),
+        ("inverted before its root", 0.0, "reordered"),
+    ],
 )  # fmt: skip
-def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
+def test_classes(case: tuple[str, float, str], target: Any) -> None:
+    body, epsilon, numerics = case
     model = source(BODIES[body], epsilon=epsilon)
     (site,) = optimized(model, target=target, prove=True).report.fused
     assert site.numerics == numerics
@@ -67,8 +71,7 @@ def test_a_proof_sees_that_they_are_not_exact(body: str, epsilon: float, words: 
     assert words in proof.reason
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 1e-20, 1e-38, 1e-42, 0.0])
-@pytest.mark.parametrize("target", TARGETS)
+@crossed(3, epsilon=[1e-6, 1e-20, 1e-38, 1e-42, 0.0], target=TARGETS)
 def test_subnormal_rows_and_epsilons_are_tried(epsilon: float, target: Any) -> None:
     report = optimized(source(PLAIN, epsilon=epsilon), target=target, prove=True).report
     proof = report.fused[0].proof

@@ -25,6 +25,7 @@ from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.proof.feeds import Layout
 from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.recognize.scan import recognize
+from tests.sample import crossed
 
 RMS = "RMSNormalization <epsilon = 0.000001>"
 
@@ -152,8 +153,7 @@ PROVED = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", PROVED)
+@crossed(3, name=[*PROVED], target=TARGETS)
 def test_a_right_rewrite_is_proved(name: str, target: Target) -> None:
     body, inputs = PROVED[name]
     source = model(body, inputs=inputs, outputs="float[2,3,8] y")

@@ -15,6 +15,7 @@ import pytest
 import rmsnorm_export as rx
 from tests.recognize import text_models as text
 from tests.recognize.attacks import nested
+from tests.sample import crossed
 
 
 @pytest.mark.parametrize(
@@ -119,8 +120,7 @@ def _hard(name: str, size: int) -> tuple[onnx.ModelProto, int]:
     return text.model(body, inputs=f"{ROW} x", outputs=f"{ROW} y", constants=GAIN), norms
 
 
-@pytest.mark.parametrize("name", HARD)
-@pytest.mark.parametrize("target", text.TARGETS)
+@crossed(3, name=[*HARD], target=text.TARGETS)
 def test_work_grows_with_the_size_of_a_graph(name: str, target: Any) -> None:
     """Counted in calls of functions, which do not depend on the machine."""
     calls = []

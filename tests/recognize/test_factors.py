@@ -118,7 +118,7 @@ def kept(dtype: str, where: str, number: float, gain: str) -> onnx.ModelProto:
 
 
 @crossed(
-    4,
+    8,
     where=[*KEPT],
     dtype=["float", "float16", "double"],
     number=[1e4, 200.0, 0.1, 1e-4],
@@ -168,9 +168,12 @@ def _above(stored: np.ndarray) -> np.ndarray:
     return np.nextafter(stored, stored.dtype.type(np.inf))
 
 
-@pytest.mark.parametrize("square", ["Mul(c, c)", "Pow(c, two)"])
-@pytest.mark.parametrize("floor", ["Max(r, half)", "Max(half, r)", "Clip(r, half)"])
-@pytest.mark.parametrize("dtype", ["float", "double"])
+@crossed(
+    2,
+    dtype=["float", "double"],
+    floor=["Max(r, half)", "Max(half, r)", "Clip(r, half)"],
+    square=["Mul(c, c)", "Pow(c, two)"],
+)
 def test_a_floor_is_squared_with_its_root(dtype: str, floor: str, square: str) -> None:
     source = text.model(
         f"s = Mul(x, x)\n m = ReduceMean<axes = [-1]>(s)\n r = Sqrt(m)\n c = {floor}\n"

@@ -18,6 +18,7 @@ from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.session import load_session, run_session
+from tests.sample import crossed
 
 TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 WEIGHTS, MODELS, COMMANDS = (TABLE[part] for part in ("weights", "models", "commands"))
@@ -74,8 +75,7 @@ def _run(model: onnx.ModelProto, replaced: dict[str, Array]) -> list[Array]:
     return [results[name] for name in outputs]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", MODELS)
+@crossed(2, name=[*MODELS], command=[*COMMANDS])
 def test_what_callers_rely_on_stays(name: str, command: str) -> None:
     """With the defaults, and with what a caller gives in their place."""
     options, model = COMMANDS[command], _model(name)
