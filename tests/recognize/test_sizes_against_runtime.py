@@ -254,7 +254,7 @@ def test_what_is_claimed_is_what_is_computed_and_enough_is() -> None:
     """A rule that says nothing is right, too: most shapes of such programs must be known."""
     told = []
 
-    @settings(max_examples=settings.default.max_examples // 5)
+    @settings(max_examples=settings.default.max_examples // 3)
     @given(seed=st.integers(0, 2**32))
     def claimed(seed: int) -> None:
         sizes = program(seed)
