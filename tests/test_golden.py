@@ -1,6 +1,6 @@
 """What ``optimize`` writes and reports is what was frozen; see ``tests.tools.golden``.
 
-Every sixth model here; ``python -m tests.tools.golden`` compares them all.
+Every tenth model here; ``python -m tests.tools.golden`` compares them all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.tools.golden.frozen import FROZEN, Frozen, entry
 from tests.tools.golden.models import models
 from tests.tools.judge import InvalidError, Subject, judge
 
-ONE_IN = 6
+ONE_IN = 10
 ELSEWHERE = (
     *("spelling/", "drawn/", "alike/", "lower/", "hostile/", "quantized_"),  # have tests that run
     "bounded_work/",  # not for running

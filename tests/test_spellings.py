@@ -21,6 +21,7 @@ from spellings.place import build
 from spellings.strategy import look_alikes, true_norms
 
 import rmsnorm_export as rx
+from tests.sample import crossed
 from tests.tools.judge import Subject, UnrunnableError, disagreements, judge
 
 TARGETS = ("portable", "onnx", "ort")
@@ -124,8 +125,7 @@ def test_drawn_norms_are_found(case, target, numerics):
 # look-alikes
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", LOOK_ALIKES)
+@crossed(3, name=[*LOOK_ALIKES], target=TARGETS)
 def test_look_alike_keeps_its_numbers(name, target):
     hold(alike(name), target, "upcast")
 

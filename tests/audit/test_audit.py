@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import cProfile
-import pstats
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +14,8 @@ import rmsnorm_export as rx
 from rmsnorm_export.audit import audit, parts
 from rmsnorm_export.rewrite import plan
 from tests.audit import grammar, traps
-from tests.audit.cases import FUSED, LAST, MEAN, NAMED, SQUARE, TRAPS, built, changed
-from tests.recognize.text_models import CONSTANTS, check_same, model, norm
+from tests.audit.cases import TABLE, built
+from tests.recognize.text_models import calls_of, check_same, model
 from toolbox.corpus.architectures import export_architecture
 
 REASON = "spelling-unknown"
@@ -99,80 +97,69 @@ def test_what_looks_like_one_is_not_named(offset: int, evaluations: list[object]
     assert len(evaluations) > 2 * len(seeds)
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", TABLE["named"])
 def test_a_norm_is_named_with_its_nodes_and_numbers(name: str) -> None:
-    source, words = NAMED[name]
+    case = TABLE["named"][name]
+    source = built(case)
     for report in (rx.inspect(source), rx.optimize(source).report):
         (refusal,) = report.unfused
         assert (report.fused, report.look_alikes) == ((), ())
         assert refusal.reason == REASON
-        assert words in refusal.message
+        assert case["words"] in refusal.message
 
 
 def test_a_part_that_cannot_be_evaluated_may_be_a_norm() -> None:
-    source = built(changed((MEAN, "pieces = SplitToSequence<axis = -1>(q)\n "
-                                  "c = ConcatFromSequence<axis = -1>(pieces)\n "
-                                  "m = ReduceMean<axes = [-1]>(c)\n ")))  # fmt: skip
+    mean = "s = SplitToSequence<axis = -1>(q)\n c = ConcatFromSequence<axis = -1>(s)\n "
+    source = built({"mean": f"{mean} m = ReduceMean<axes = [-1]>(c)"})
     (refusal,) = rx.optimize(source).report.refused
     assert (refusal.reason, refusal.kind) == ("not-evaluated", "norm")
     assert refusal.found == "nothing says how large its result is"
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", TABLE["fused"])
 def test_a_norm_is_fused_with_the_numbers_of_the_file(name: str) -> None:
-    source, n, epsilon, attributes = FUSED[name]
+    case = TABLE["fused"][name]
+    source = built(case)
     result = rx.optimize(source, numerics="upcast")
     (site,) = measured(result.report)
     assert result.report.refused == ()
-    assert (site.n, site.epsilon) == (n, pytest.approx(epsilon, rel=1e-7))
-    assert attributes.items() <= site.attributes.items()
+    assert site.n == case.get("n", 8)
+    assert site.epsilon == pytest.approx(case.get("epsilon", 1e-5), rel=1e-7)
+    assert case.get("attributes", {}).items() <= site.attributes.items()
     if "float16" not in name:  # whose source squares in it
         check_same(source, ir.to_proto(result.model))
 
 
-@pytest.mark.parametrize("name", TRAPS)
+@pytest.mark.parametrize("name", TABLE["traps"])
 def test_what_no_proof_shows_is_not_fused(name: str) -> None:
-    source, words = TRAPS[name]
-    report = rx.inspect(source, numerics="upcast")
+    case = TABLE["traps"][name]
+    report = rx.inspect(built(case), numerics="upcast")
     (refusal,) = named(report)
-    assert words in refusal.found
+    assert case["words"] in refusal.found
     assert not report.fused
 
 
 def test_what_the_source_loses_is_for_the_class_upcast(evaluations: list[object]) -> None:
     """A logarithm loses what a product keeps."""
-    source = FUSED["plain"][0]
-    report = rx.optimize(source).report
+    report = rx.optimize(built()).report
     assert [(r.reason, r.hint) for r in report.refused] == [("numerics", "allow --numerics upcast")]
-    square = 'q = Einsum<equation = "abc,abc->abc">(x, x)\n '
-    (site,) = rx.optimize(built(changed((SQUARE, square)))).report.fused
+    square = 'q = Einsum<equation = "abc,abc->abc">(x, x)'
+    (site,) = rx.optimize(built({"square": square})).report.fused
     assert site.numerics == "reordered"
     assert evaluations
 
 
 def test_without_a_runtime_nothing_is_fused_by_behaviour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    source = built(changed(("eps)", "half)")))  # not proved before
+    source = built({"stable": "e = Add(m, half)"})  # not proved before
     (refusal,) = rx.optimize(source, numerics="upcast").report.refused
     assert refusal.reason == REASON
     assert "ONNX Runtime" in refusal.found
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        (LAST, "y = Div(a, r)"),
-        (LAST, "z = Relu(x)\n y = Div(z, r)"),
-        ("e = Add(m, eps)", "z = Sign(a)\n c = ReduceMean<axes = [-1]>(z)\n e = Div(m, c)"),
-        ("e = Add(m, eps)", "e = Min(m, w)"),
-        ("e = Add(m, eps)", "z = ReduceMax<axes = [-1]>(q)\n e = Max(m, z)"),
-        ("q = Exp(d)", "z = Add(d, l)\n q = Exp(z)"),
-    ],
-)
-def test_one_step_makes_it_none(change: tuple[str, str], evaluations: list[object]) -> None:
-    """The sizes of the row, its positive numbers, the mean of those that are not zero, a bound, the
-    largest of the row, third powers."""
-    assert rx.inspect(built(changed(change))).refused == ()
+@pytest.mark.parametrize("name", TABLE["none"])
+def test_one_step_makes_it_none(name: str, evaluations: list[object]) -> None:
+    assert rx.inspect(built(TABLE["none"][name])).refused == ()
     assert evaluations
 
 
@@ -180,60 +167,34 @@ def test_a_norm_takes_the_place_of_its_look_alike() -> None:
     """Recognition sees another row than that of the squares."""
     body = "h = Mul(x, half)\n q = Mul(h, h)\n m = ReduceMean<axes = [-1]>(q)\n a = Mul(x, two)\n"
     body += "r = Sqrt(m)\n p = Sqrt(r)\n s = Mul(p, p)\n g = Mul(a, half)\n y = Div(g, s)"
-    report = rx.inspect(built(body))
+    report = rx.inspect(built({"nodes": body}))
     assert (report.refused, len(report.fused)) == ((), 1)
 
 
-RECOGNIZED = {
-    "and an exponential": norm("x", "h", weight=None) + "z = Exp(h)\n t = Mul(h, z)\n y = Log(t)",
-    "and a softmax": norm("x", "h", weight=None)
-    + "z = Exp(h)\n t = ReduceSum<keepdims = 1>(z, last)\n y = Div(z, t)",
-    "of a centred row": "u = ReduceMean<axes = [-1]>(x)\n c = Sub(x, u)\n"
-    + norm("c", "y", weight=None),
-}
-
-
-@pytest.mark.parametrize("name", RECOGNIZED)
+@pytest.mark.parametrize("name", [*TABLE["recognised"], "a decoder"])
 def test_where_all_norms_are_recognised_nothing_is_evaluated(
-    name: str, evaluations: list[object]
+    name: str, evaluations: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    constants = f"{CONSTANTS}, int64[1] last = {{-1}}"
-    report = rx.optimize(model(RECOGNIZED[name], constants=constants)).report
-    assert len(report.fused) + len(report.look_alikes) == 1
-    assert evaluations == []
-
-
-@pytest.mark.parametrize("name", [*RECOGNIZED, "softmax", "decoder"])
-def test_a_file_without_places_pays_under_three_per_cent(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the calls of Python, which are the same in every run."""
-    if name in RECOGNIZED:
-        constants = f"{CONSTANTS}, int64[1] last = {{-1}}"
-        source = model(RECOGNIZED[name], constants=constants)
-    elif name == "softmax":
-        source = built("e = Exp(x)\n s = ReduceSum(e, last)\n y = Div(e, s)")
+    """To look for others takes under three per cent of the calls of Python."""
+    if name == "a decoder":
+        export = export_architecture("llama")
+        source, norms = onnx.load(str(export.path)), export.norms
     else:
-        source = onnx.load(str(export_architecture("llama").path))
-    rx.optimize(source)  # imports
-    calls, audited = [0, 0], plan.audited
+        source, norms = built(TABLE["recognised"][name]), TABLE["recognised"][name]["norms"]
+    report = rx.optimize(source).report
+    assert len(report.fused) + len(report.look_alikes) == norms
+    assert evaluations == []
+    _, every = calls_of(rx.optimize, source)
+    own, audited = [], plan.audited
 
-    def counted(index: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        profile = cProfile.Profile()
-        result = profile.runcall(function, *arguments)
-        calls[index] += pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+    def counted(*arguments: Any) -> Any:
+        result, calls = calls_of(audited, *arguments)
+        own.append(calls)
         return result
 
-    counted(0, rx.optimize, source)
-    monkeypatch.setattr(plan, "audited", lambda *arguments: counted(1, audited, *arguments))
+    monkeypatch.setattr(plan, "audited", counted)
     rx.optimize(source)
-    assert 0 < calls[1] < 0.03 * calls[0]
-
-
-def test_of_a_whole_decoder_nothing_is_evaluated(evaluations: list[object]) -> None:
-    export = export_architecture("llama")
-    assert len(rx.optimize(str(export.path)).report.fused) == export.norms
-    assert evaluations == []
+    assert 0 < sum(own) < 0.03 * every
 
 
 @pytest.mark.parametrize("dense", [False, True])
@@ -253,48 +214,34 @@ def blocks(count: int) -> onnx.ModelProto:
         body.append(f"f{i} = Mul(e{i}, k{i})\n m{i} = ReduceMean<axes = [-1]>(f{i})")
         x, before = f"x{i}", x
         body.append(f"{x} = Mul({before}, m{i})")
-    return built("\n".join([*body, f"y = Log({x})"]))
+    return built({"nodes": "\n".join([*body, f"y = Log({x})"])})
 
 
 def test_work_is_bounded_by_the_size_of_the_model(evaluations: list[object]) -> None:
     calls = []
-    for count in (10, 40, 80):  # the first is for what is imported
-        profile = cProfile.Profile()
-        profile.enable()
-        assert rx.inspect(blocks(count)).refused == ()
-        profile.disable()
-        calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+    for count in (10, 20, 40):  # the first is for what is imported
+        report, number = calls_of(rx.inspect, blocks(count))
+        assert report.refused == ()
+        calls.append(number)
     assert calls[2] < 2.2 * calls[1]
     assert evaluations
-
-
-def test_an_epsilon_of_the_caller_has_no_number() -> None:
-    change = ("Add(m, eps)", "Add(m, given)")
-    (refusal,) = rx.inspect(built(changed(change), given=", float given")).refused
-    assert "rows of 8 with an epsilon that the caller may give, by nodes" in refusal.message
 
 
 def test_what_is_beyond_the_bound_is_not_evaluated(
     monkeypatch: pytest.MonkeyPatch, evaluations: list[object]
 ) -> None:
+    length = built(TABLE["named"]["length"])
     monkeypatch.setattr(audit, "_WORK", 2 * audit._COST)
     monkeypatch.setattr(audit, "_WORK_OF_NODE", 10 * audit._COST)
-    assert len(named(rx.inspect(NAMED["length"][0]))) == 1
+    assert len(named(rx.inspect(length))) == 1
     done = len(evaluations)
     monkeypatch.setattr(audit, "_WORK_OF_NODE", 0)
-    (refusal,) = rx.inspect(NAMED["length"][0]).refused
+    (refusal,) = rx.inspect(length).refused
     assert refusal.reason == "not-evaluated"
     assert refusal.found == "all work that a file of this size may take is done"
     assert len(evaluations) == done
 
 
-@pytest.mark.parametrize(
-    "step",
-    ["m = my.Unknown(q)", "m = Det(q)", "m = Reshape(q, joined)", "m = Concat<axis = 7>(q, q)"],
-)
-def test_what_does_not_sum_is_passed_over(step: str) -> None:
-    source = FUSED["plain"][0]
-    text = onnx.printer.to_text(source).replace("m = ReduceMean <axes: ints = [-1]> (q)", step)
-    text = text.replace('"" : 17', '"" : 17, "my" : 1')
-    assert step in text
-    assert rx.inspect(onnx.parser.parse_model(text)).refused == ()
+@pytest.mark.parametrize("name", TABLE["passed"])
+def test_what_does_not_sum_is_passed_over(name: str) -> None:
+    assert rx.inspect(built(TABLE["passed"][name])).refused == ()

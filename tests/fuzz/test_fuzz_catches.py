@@ -17,6 +17,7 @@ from spellings.choices import Frame, Spelling
 from spellings.place import build
 
 import rmsnorm_export as rx
+from tests.sample import crossed
 from tests.tools.judge import SETTINGS, Setting, Subject, judge
 
 Change = Callable[[ir.Model], None]
@@ -114,8 +115,7 @@ def reshaped(model: ir.Model) -> None:
     appended(model, "Reshape", shape)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("order", ["llama", "gemma"])
+@crossed(2, order=["llama", "gemma"], dtype=["float32", "float64", "float16", "bfloat16"])
 def test_what_is_right_is_no_finding(order: str, dtype: str) -> None:
     """With every target, class and proof; nothing compared would be no finding either."""
     case = norm(order, dtype, opset=23)

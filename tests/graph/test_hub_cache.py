@@ -63,6 +63,9 @@ def model(home: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return pointer
 
 
+@pytest.mark.parametrize(
+    "model", ["onnx/", pytest.param("", marks=pytest.mark.thorough)], indirect=True
+)
 def test_every_command_reads_it_and_changes_nothing(
     model: Path, home: Path, tmp_path: Path
 ) -> None:

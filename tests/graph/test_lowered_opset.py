@@ -18,6 +18,7 @@ from rmsnorm_export.graph.opset import convert_opset
 from rmsnorm_export.rewrite.converted import check_conversion
 from rmsnorm_export.runtime.session import load_session
 from tests.rewrite.old_forms import onnx_tests
+from tests.sample import crossed
 
 WEIGHT = "<float[8] w = {1, 2, 3, 4, 5, 6, 7, 8.5}>"
 NORM = """<ir_version: 10, opset_import: ["" : OPSET]>
@@ -40,18 +41,21 @@ def _run(model: bytes, dtype: Any, rows: int = 3) -> np.ndarray:
     return np.asarray(load_session(model, threads=1).run(None, feeds)[0])
 
 
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("dtype", ["float", "float16"])
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [({"runtime": "onnxruntime@1.22"}, 22), ({"runtime": "onnxruntime@1.15"}, 18),
-     ({"opset": 18}, 18), ({"opset": 17, "target": "ort"}, 17), ({"opset": 14}, 14),
-     ({"opset": 13, "target": "plain"}, 13), ({"opset": 24, "target": "onnx"}, 24),
-     ({"runtime": "onnxruntime@1.23"}, 23)],
+@crossed(
+    2,
+    body=[*BODIES],
+    dtype=["float", "float16"],
+    place=[
+        ({"runtime": "onnxruntime@1.22"}, 22), ({"runtime": "onnxruntime@1.15"}, 18),
+        ({"opset": 18}, 18), ({"opset": 17, "target": "ort"}, 17), ({"opset": 14}, 14),
+        ({"opset": 13, "target": "plain"}, 13), ({"opset": 24, "target": "onnx"}, 24),
+        ({"runtime": "onnxruntime@1.23"}, 23),
+    ],
 )  # fmt: skip
 def test_a_norm_of_a_newer_opset_is_one_of_the_older(
-    options: dict[str, Any], expected: int, dtype: str, body: str
+    place: tuple[dict[str, Any], int], dtype: str, body: str
 ) -> None:
+    options, expected = place
     if body == "a branch" and expected < 16:
         body = "nothing else"  # the converter has no older If
     one = "float[1] {1}" if dtype == "float" else "float16[1] {15360}"
@@ -97,8 +101,7 @@ def test_what_prevents_it_is_named(body: str, opset: int, found: str) -> None:
 LACKING: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 
-@pytest.mark.parametrize("name", LACKING)
-@pytest.mark.parametrize("dtype", ["float", "float16"])
+@crossed(2, name=[*LACKING], dtype=["float", "float16"])
 def test_what_an_older_opset_lacks_is_written_out(name: str, dtype: str) -> None:
     """By ONNX's own functions, in main graphs and bodies."""
     body, opset = LACKING[name]["nodes"], LACKING[name]["opset"]

@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec.toml
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 import rmsnorm_export as rx
-from proof.sites import CORE, NORM, PLAIN, ROOT, TAIL, one_node, prove, site, source, written
+from proof.sites import CORE, NORM, PLAIN, TAIL, one_node, prove, site, source, written
 from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT16, NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
+from tests.sample import crossed
 
 TARGETS = ("portable", "onnx", "ort")
 
-MEAN = "  p = Pow (x, two)\n  m = ReduceMean (p, axes)\n"
-RECIPROCAL = MEAN + ROOT + "  r = Reciprocal (s)\n"
-X_FIRST = RECIPROCAL + "  q = Mul (x, w)\n  y = Mul (q, r)\n"
-RSTD_FIRST = RECIPROCAL + "  q = Mul (w, r)\n  y = Mul (x, q)\n"
-X_FIRST_DIVIDED = MEAN + ROOT + "  q = Mul (x, w)\n  y = Div (q, s)\n"
-SCALED_SQUARES = "  k = Constant <value_float = 0.010416667> ()\n  p = Mul (x, x)\n"
-SCALED_SQUARES += "  pk = Mul (p, k)\n  m = ReduceSum (pk, axes)\n" + TAIL
-INVERTED_FIRST = MEAN + "  a = Add (m, epsilon)\n  i = Reciprocal (a)\n  r = Sqrt (i)\n"
-INVERTED_FIRST += "  v = Mul (x, r)\n  y = Mul (v, w)\n"
-L2 = "  k = Constant <value_float = 9.797959> ()\n  l = LpNormalization <axis = -1, p = 2> (x)\n"
-L2 += "  v = Mul (l, k)\n  y = Mul (v, w)\n"
-DROPPED_AXES = "  p = Pow (x, two)\n  d = ReduceMean <keepdims = 0> (p, axes)\n"
-DROPPED_AXES += "  m = Unsqueeze (d, axes)\n" + TAIL
-PARTIAL = "  part = Slice (x, start, end, axes)\n" + MEAN.replace("(x,", "(part,") + TAIL
+BODIES: dict[str, str] = {
+    "plain": PLAIN,
+    **msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes()),
+}
 
 
 def optimized(model: ir.Model, **options: Any) -> rx.Result:
     return rx.optimize(ir.serde.serialize_model(model), **options)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    ("body", "epsilon", "numerics"),
-    [(PLAIN, 1e-6, "exact"), (PLAIN, 0.0, "exact"), (PLAIN, 1e-42, "exact"),
-     (X_FIRST, 1e-6, "reordered"), (X_FIRST_DIVIDED, 1e-6, "reordered"),
-     (RSTD_FIRST, 1e-6, "reordered"), (SCALED_SQUARES, 1e-6, "reordered"),
-     (L2, 1e-6, "reordered"), (INVERTED_FIRST, 1e-6, "exact"), (INVERTED_FIRST, 0.0, "reordered")],
+@crossed(
+    2,
+    target=TARGETS,
+    case=[
+        ("plain", 1e-6, "exact"), ("plain", 0.0, "exact"), ("plain", 1e-42, "exact"),
+        ("x first", 1e-6, "reordered"), ("x first, divided", 1e-6, "reordered"),
+        ("inverse first", 1e-6, "reordered"), ("scaled squares", 1e-6, "reordered"),
+        ("a length", 1e-6, "reordered"), ("inverted before its root", 1e-6, "exact"),
+        ("inverted before its root", 0.0, "reordered"),
+    ],
 )  # fmt: skip
-def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
-    model = source(body, epsilon=epsilon)
+def test_classes(case: tuple[str, float, str], target: Any) -> None:
+    body, epsilon, numerics = case
+    model = source(BODIES[body], epsilon=epsilon)
     (site,) = optimized(model, target=target, prove=True).report.fused
     assert site.numerics == numerics
     assert site.proof.passed
@@ -60,22 +57,21 @@ def test_classes(body: str, epsilon: float, numerics: str, target: Any) -> None:
 
 @pytest.mark.parametrize(
     ("body", "epsilon", "words"),
-    [(X_FIRST, 1e-6, "with a weight of every size"),
-     (X_FIRST_DIVIDED, 1e-6, "with a weight of every size"),
-     (RSTD_FIRST, 1e-6, "NaN or infinity"), (INVERTED_FIRST, 0.0, "NaN or infinity"),
-     (SCALED_SQUARES, 0.0, "distance")],
+    [("x first", 1e-6, "with a weight of every size"),
+     ("x first, divided", 1e-6, "with a weight of every size"),
+     ("inverse first", 1e-6, "NaN or infinity"),
+     ("inverted before its root", 0.0, "NaN or infinity"), ("scaled squares", 0.0, "distance")],
 )  # fmt: skip
 def test_a_proof_sees_that_they_are_not_exact(body: str, epsilon: float, words: str) -> None:
     epsilon = float(np.float32(epsilon))
-    match = site(body, NormSpec(epsilon=epsilon), epsilon=epsilon)
+    match = site(BODIES[body], NormSpec(epsilon=epsilon), epsilon=epsilon)
     proof = prove(match, one_node(match, NORM.replace("0.000001", f"{epsilon:.9f}")))
     assert not proof.passed
     assert proof.compared
     assert words in proof.reason
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 1e-20, 1e-38, 1e-42, 0.0])
-@pytest.mark.parametrize("target", TARGETS)
+@crossed(3, epsilon=[1e-6, 1e-20, 1e-38, 1e-42, 0.0], target=TARGETS)
 def test_subnormal_rows_and_epsilons_are_tried(epsilon: float, target: Any) -> None:
     report = optimized(source(PLAIN, epsilon=epsilon), target=target, prove=True).report
     proof = report.fused[0].proof
@@ -83,27 +79,11 @@ def test_subnormal_rows_and_epsilons_are_tried(epsilon: float, target: Any) -> N
     assert {"denormal", "smallest", "zeros", "no rows"} <= set(proof.cases)
 
 
-GROUPED = """<ir_version: 9, opset_import: ["" : {opset}]>
-main (float[B, S, 16] x, float[16] w) => (float[B, S, 16] y) <float epsilon = {{0.001}},
- int64[1] zero = {{0}}, int64[1] end = {{2}}, int64[2] size = {{4, 4}}> {{
-  shape = Shape (x)
-  lead = Slice (shape, zero, end)
-  cut = Concat <axis = 0> (lead, size)
-  g = Reshape (x, cut)
-  p = Mul (g, g)
-  m = ReduceMean <axes = [-1]> (p)
-{root}
-  v = Div (g, s)
-  joined = Reshape (v, shape)
-  y = Mul (w, joined)
-}}"""
-
-
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("opset", [13, 14, 17])
 def test_no_rows_in_no_rows_out(opset: int, target: Any) -> None:
     """Groups are cut and joined: a Reshape takes a size of 0 for that of its input."""
-    model = ir.from_onnx_text(GROUPED.format(opset=opset, root=ROOT))
+    model = ir.from_onnx_text(BODIES["groups"].replace("OPSET", str(opset)))
     result = optimized(model, target=target, prove=True)
     w = np.ones(16, np.float32)
     for lead in ((2, 3), (0, 3), (2, 0), (0, 0)):
@@ -114,10 +94,10 @@ def test_no_rows_in_no_rows_out(opset: int, target: Any) -> None:
         np.testing.assert_allclose(after, before, rtol=1e-6)
 
 
-@pytest.mark.parametrize("body", [PLAIN, DROPPED_AXES])
+@pytest.mark.parametrize("body", ["plain", "a dropped axis"])
 def test_a_proof_tries_no_rows(body: str) -> None:
     """Nodes that are right on every row, and wrong where there is none."""
-    match = site(body)
+    match = site(BODIES[body])
     new = "  c = Constant <value_ints = [-1, 96]> ()\n  k = Shape (x)\n  d = {norm} (x, w)\n"
     new += "  flat = Reshape (d, c)\n  y = Reshape (flat, k)"
     proof = prove(match, written(match, new))
@@ -125,22 +105,13 @@ def test_a_proof_tries_no_rows(body: str) -> None:
     assert proof.reason.startswith("no rows: x of shape")
 
 
-FIXED = """<ir_version: 9, opset_import: ["" : 18]>
-main (float[2, 3, 8] x) => (float[2, 3, 8] y) <float epsilon = {0.001}, int64[1] axes = {-1},
- int64[3] open = {-1, 3, 8}, float one = {1}> {
-  p = Mul (x, x)
-  m = ReduceMean (p, axes)
-  a = Add (m, epsilon)
-  s = Sqrt (a)
-  inverse = Div (one, s)
-  v = Mul (x, inverse)
-  y = Reshape (v, open)
-}"""
-
-
 def test_axes_that_the_file_fixes_are_never_without_rows() -> None:
     """Of x without rows the Reshape makes three in each of none; of this x there always are."""
-    proof = optimized(ir.from_onnx_text(FIXED), target="portable", prove=True).report.fused[0].proof
+    proof = (
+        optimized(ir.from_onnx_text(BODIES["fixed axes"]), target="portable", prove=True)
+        .report.fused[0]
+        .proof
+    )
     assert proof.passed, proof.reason
     assert "no rows" not in proof.cases
 
@@ -148,7 +119,7 @@ def test_axes_that_the_file_fixes_are_never_without_rows() -> None:
 def test_no_rows_of_which_a_part_counts() -> None:
     """ONNX Runtime's mean over a tensor without elements is as long as the part: it fits no row."""
     extra = ", int64[1] start = {0}, int64[1] end = {24}"
-    model = optimized(source(PARTIAL, extra=extra), prove=True).model
+    model = optimized(source(BODIES["a part of a row"], extra=extra), prove=True).model
     for shape in ((2, 3, 96), (0, 3, 96), (2, 0, 96)):
         feeds = {"x": np.ones(shape, np.float32), "w": np.ones(96, np.float32)}
         assert run_onnxruntime(model, feeds)["y"].shape == shape
@@ -173,14 +144,10 @@ def test_a_rounding_to_float32_is_not_one_to_a_half_type(target: Any) -> None:
     assert [refusal.reason for refusal in report.refused] == ["numerics"]
 
 
-GATED_ROW = "  g = Sigmoid (z)\n  k = Mul (z, g)\n  t = Mul (x, k)\n  p = Pow (t, two)\n"
-GATED_ROW += "  m = ReduceMean (p, axes)\n  s = Sqrt (m)\n  v = Div (t, s)\n  y = Mul (v, w)\n"
-
-
-@pytest.mark.parametrize(("body", "inputs"), [(DROPPED_AXES, "xw"), (GATED_ROW, "xzw")])
+@pytest.mark.parametrize(("body", "inputs"), [("a dropped axis", "xw"), ("a gated row", "xzw")])
 def test_right_rewrites_pass_at_the_edges(body: str, inputs: str) -> None:
     """ONNX Runtime does not reduce what has no elements; a gate makes a subnormal row smaller."""
-    model = source(body, inputs=inputs)
+    model = source(BODIES[body], inputs=inputs)
     for seed in range(3):
         report = optimized(model, prove=True, seed=seed).report
         assert len(report.fused) == 1, report.refused
@@ -202,5 +169,6 @@ def test_an_inverse_of_the_mean_square_overflows_from_some_epsilon_on(
     epsilon: float, numerics: str
 ) -> None:
     """The inverse of the largest float32 is 2.9387e-39."""
-    (site,) = optimized(source(INVERTED_FIRST, epsilon=epsilon)).report.fused
+    model = source(BODIES["inverted before its root"], epsilon=epsilon)
+    (site,) = optimized(model).report.fused
     assert site.numerics == numerics

@@ -3,8 +3,6 @@ the size of a graph."""
 
 from __future__ import annotations
 
-import cProfile
-import pstats
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ import pytest
 import rmsnorm_export as rx
 from tests.recognize import text_models as text
 from tests.recognize.attacks import nested
+from tests.sample import crossed
 
 
 @pytest.mark.parametrize(
@@ -64,18 +63,18 @@ def test_functions_may_call_functions_very_deeply(levels: int) -> None:
     assert (report.fused, told) == ((), ["type-unknown"])
 
 
-@pytest.mark.parametrize("target", text.TARGETS)
-def test_a_scalar_has_no_rows(target: Any) -> None:
-    source = _model(NORM.replace("<axes = [-1], keepdims = 1>", ""), "")
-    report = rx.optimize(source, target=target).report
-    assert [refusal.reason for refusal in report.refused] == ["all-axes"]
-
-
 @pytest.mark.parametrize("target", ["onnx", "ort"])
 def test_ones_of_a_size_that_a_file_merely_declares_are_not_made(target: Any) -> None:
     report = rx.optimize(_model(NORM, HUGE), target=target).report
     assert [refusal.reason for refusal in report.refused] == ["row-too-long"]
     assert f"{2**36:,}" in report.refused[0].found
+
+
+def test_a_norm_without_a_scale_shares_no_function_that_would_need_ones_for_it() -> None:
+    body = text.norm("x", "z", "p") + text.norm("h", "y", weight=None)
+    ends = {"inputs": f"float[B,8] x, float{HUGE} h", "outputs": f"float[B,8] z, float{HUGE} y"}
+    report = rx.optimize(text.model(body, **ends)).report
+    assert ([site.n for site in report.fused], report.functions) == ([8, 2**36], 2)
 
 
 ROW = "float[b, 16]"
@@ -121,19 +120,15 @@ def _hard(name: str, size: int) -> tuple[onnx.ModelProto, int]:
     return text.model(body, inputs=f"{ROW} x", outputs=f"{ROW} y", constants=GAIN), norms
 
 
-@pytest.mark.parametrize("name", HARD)
-@pytest.mark.parametrize("target", text.TARGETS)
+@crossed(3, name=[*HARD], target=text.TARGETS)
 def test_work_grows_with_the_size_of_a_graph(name: str, target: Any) -> None:
     """Counted in calls of functions, which do not depend on the machine."""
     calls = []
     for size in (0, 400, 800):  # the first is for what is imported
         model, norms = _hard(name, size or 10)
-        profile = cProfile.Profile()
-        profile.enable()
-        report = rx.optimize(model, target=target).report
-        profile.disable()
-        assert len(report.fused) == norms
-        calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+        result, count = text.calls_of(rx.optimize, model, target=target)
+        assert len(result.report.fused) == norms
+        calls.append(count)
     assert calls[2] < 2.2 * calls[1]
 
 

@@ -6,35 +6,43 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import torch
 from onnx.reference import ReferenceEvaluator
-from torch.nn.functional import normalize as unit_row
 
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import run_onnxruntime
 from tests.recognize import text_models as text
-from tests.recognize.exports import EXPORTERS, N, export
-from tests.sample import crossed
 
+N = 24
 ROOT = N**0.5
+DIVISORS = {
+    "Max": "divisor = Max(length, bound)",
+    "Clip": "divisor = Clip(length, bound)",
+    "Expand": "clipped = Clip(length, bound)\n shape = Shape(x)\n divisor = Expand(clipped, shape)",
+}
+SCALES = {
+    "root first": "n = Mul(unit, root)\n y = Mul(n, gamma)",
+    "gain first": "n = Mul(unit, gamma)\n y = Mul(n, root)",
+    "gain of an offset": "n = Mul(unit, root)\n g = Add(gamma, one)\n y = Mul(n, g)",
+    "no gain": "y = Mul(unit, root)",
+}
 
 
-def root_clamped(x, p):
-    return x / x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-6) * p.weight
+def normalize(divisor="Max", scale="root first"):
+    """Return the graph itself, rows and all of its steps open."""
+    gamma = ", ".join(map(str, np.linspace(0.5, 1.5, N)))
+    return text.model(
+        f"length = ReduceL2<axes = [-1], keepdims = 1>(x)\n {DIVISORS[divisor]}\n"
+        f" unit = Div(x, divisor)\n {SCALES[scale]}",
+        inputs=f"float[rows,{N}] x", outputs=f"float[rows,{N}] y",
+        constants=f"float bound = {{1e-12}}, float root = {{{ROOT}}}, float one = {{1}}, "
+        f"float[{N}] gamma = {{{gamma}}}",
+    )  # fmt: skip
 
 
-@crossed(
-    3,
-    formula=[
-        lambda x, p: unit_row(x, dim=-1) * ROOT * p.weight,
-        lambda x, p: unit_row(x, dim=-1) * ROOT * (p.weight + 1.0),
-        lambda x, _: unit_row(x, dim=-1) * ROOT,
-        lambda x, p: unit_row(x, dim=-1) * p.weight * ROOT,
-    ],
-    exporter=[*EXPORTERS],
-)
-def test_the_packages_spellings_are_found_and_proved(formula, exporter):
-    model = export(formula, exporter)
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_packages_spellings_are_found_and_proved(scale):
+    """As exporters write ``torch.nn.functional.normalize``."""
+    model = normalize("Expand", scale)
     (site,) = rx.optimize(model, prove=True).report.fused
     attributes = {k: v for k, v in site.attributes.items() if (k, v) != ("scale_offset", 1.0)}
     assert (site.op, attributes) == ("RMSNorm_epsilon_clamp", {"epsilon_clamp": 1})
@@ -50,34 +58,6 @@ def test_the_packages_spellings_are_found_and_proved(formula, exporter):
         assert "rows whose root mean square is between" in site.notes[-1]
 
 
-@pytest.mark.parametrize(("numerics", "stash"), [("reordered", 10), ("upcast", 1)])
-def test_in_float32_the_squares_of_small_halves_are_other_numbers(numerics, stash):
-    """Where a clamp drops a rounding besides, what is computed in float32 is no less upcast."""
-    model = export(root_clamped, "torchscript17", dtype=torch.float16)
-    result = rx.optimize(model, numerics=numerics, prove=True)
-    (site,) = result.report.fused
-    assert site.numerics == numerics
-    (node,) = result.model.graph
-    assert node.attributes.get_int("stash_type") == stash
-    x = np.full((2, 5, N), 1e-4, np.float16)  # of which the square is 0 in float16
-    models = (model, onnx.load_from_string(result.to_bytes()))
-    before, after = (ReferenceEvaluator(m).run(None, {"input0": x})[0] for m in models)
-    assert np.array_equal(before, after) == (numerics == "reordered")
-
-
-def normalize(floor="Max"):
-    """Return the graph itself, rows and all of its steps open."""
-    gamma = ", ".join(map(str, np.linspace(0.5, 1.5, N)))
-    return text.model(
-        "length = ReduceL2<axes = [-1], keepdims = 1>(x)\n"
-        f"divisor = {floor}(length, bound)\n unit = Div(x, divisor)\n"
-        "normed = Mul(unit, root)\n y = Mul(normed, gamma)",
-        inputs=f"float[rows,{N}] x", outputs=f"float[rows,{N}] y",
-        constants=f"float bound = {{1e-12}}, float root = {{{ROOT}}}, "
-        f"float[{N}] gamma = {{{gamma}}}",
-    )  # fmt: skip
-
-
 def rows():
     """Return rows of every length: of zeros, far below the clamp, at it, above it."""
     lengths = [0.0, 1e-20, 1e-16, 0.5e-12, 0.999e-12, 1e-12, 1.001e-12, 2e-12, 1e-8, 1.0, 1e10]
@@ -90,9 +70,9 @@ def run(model, x):
     return run_onnxruntime(model, {"x": x})["y"]
 
 
-@pytest.mark.parametrize(("floor", "numerics"), [("Max", "exact"), ("Clip", "reordered")])
-def test_rows_at_the_clamp_are_as_they_were(floor, numerics):
-    model, x = normalize(floor), rows()
+@pytest.mark.parametrize(("divisor", "numerics"), [("Max", "exact"), ("Clip", "reordered")])
+def test_rows_at_the_clamp_are_as_they_were(divisor, numerics):
+    model, x = normalize(divisor), rows()
     result = rx.optimize(model, prove=True)
     assert [site.numerics for site in result.report.fused] == [numerics]
     expected = run(ir.serde.deserialize_model(model), x)
@@ -120,6 +100,24 @@ def mixed(body, output="float16"):
         inputs="float16[rows,64] x", outputs=f"{output}[rows,64] y",
         constants="float eps = {1e-5}, float root = {8.0}",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("numerics", "stash"), [("reordered", 10), ("upcast", 1)])
+def test_in_float32_the_squares_of_small_halves_are_other_numbers(numerics, stash):
+    """Where a clamp drops a rounding besides, what is computed in float32 is no less upcast."""
+    model = mixed(
+        "q = Mul(x, x)\n m = ReduceMean<axes = [-1]>(q)\n r = Sqrt(m)\n c = Clip(r, small)\n"
+        " y = Div(x, c)"
+    )
+    result = rx.optimize(model, numerics=numerics, prove=True)
+    (site,) = result.report.fused
+    assert site.numerics == numerics
+    (node,) = result.model.graph
+    assert node.attributes.get_int("stash_type") == stash
+    x = np.full((2, 64), 1e-4, np.float16)  # of which the square is 0 in float16
+    models = (model, onnx.load_from_string(result.to_bytes()))
+    before, after = (ReferenceEvaluator(m).run(None, {"x": x})[0] for m in models)
+    assert np.array_equal(before, after) == (numerics == "reordered")
 
 
 @pytest.mark.parametrize("last", ["e = Add(h, small)", "e = Max(h, small)"])

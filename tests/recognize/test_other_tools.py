@@ -207,25 +207,3 @@ def test_norms_that_are_no_longer_quantized_are_nearer_to_the_float_model(
         )
         assert (after <= 1.01 * before).all()
         assert after.sum() < most * before.sum()
-
-
-def test_what_is_made_a_float_by_another_scale_is_not_what_was_quantized() -> None:
-    """Twice the mean square is no rounding of it."""
-    body = """
-        square = Mul(x, x)
-        mean = ReduceMean<axes = [-1]>(square)
-        codes = QuantizeLinear(mean, unit, zero)
-        back = DequantizeLinear(codes, SCALE, zero)
-        stable = Add(back, epsilon)
-        root = Sqrt(stable)
-        y = Div(x, root)
-    """
-    head = """<ir_version: 8, opset_import: ["": 17]> norms (float[B, 8] x) => (float[B, 8] y)
-        <float unit = {0.5}, float other = {1.0}, uint8 zero = {0}, float epsilon = {1e-5}>"""
-    fused = []
-    for scale in ("unit", "other"):
-        model = onnx.parser.parse_model(head + "{" + body.replace("SCALE", scale) + "}")
-        report = rx.optimize(model, numerics="upcast").report
-        fused.append(len(report.fused))
-        assert [r.reason for r in report.refused] == ["quantized"] * (not report.fused)
-    assert fused == [1, 0]

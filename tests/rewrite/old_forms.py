@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -23,25 +25,7 @@ _SMALL = 64
 _CONSTANTS = ("Clip", "Dropout", "OneHot", "Pad", "Resize", "Upsample")
 """Operators of which every operand but the first is a constant, as exporters write them."""
 
-_MORE = {
-    "Cast": "y = Cast <to = 10> (x)\n z = Cast <to = 6> (x)\n v = Cast <to = 9> (x)\n"
-    " w = Cast <to = 11> (x)",
-    "CastLike": "z = Cast <to = 10> (x)\n y = CastLike (x, z)",
-    "Constant": "c = Constant <value = float[3] {1.5, -2, 3}> ()\n y = Mul (x, c)",
-    "CumSum": "a = Constant <value = int64 {1}> ()\n y = CumSum <exclusive = 1> (x, a)\n"
-    " z = CumSum <reverse = 1> (x, a)",
-    "DepthToSpace": "y = DepthToSpace <blocksize = 2> (x)",
-    "Loop": "n = Constant <value_int = 3> ()\n y = Loop (n, , x) <body = b (int64 i, bool k,"
-    " float[1,4,2,3] a) => (bool l, float[1,4,2,3] c) { l = Identity (k)\n c = Sin (a) }>",
-    "If": "c = Constant <value_int = 1> ()\n b = Cast <to = 9> (c)\n y = If (b) <then_branch ="
-    " t () => (float[1,4,2,3] u) { u = Sin (x) }, else_branch = e () => (float[1,4,2,3] v)"
-    " { v = Cos (x) }>",
-    "OneHot": "i = Cast <to = 7> (x)\n d = Constant <value = int64 {4}> ()\n"
-    " p = Constant <value = float[2] {-1.5, 2.5}> ()\n y = OneHot <axis = 1> (i, d, p)",
-    "Pad": 'y = Pad <mode = "reflect", pads = [0, 0, 1, 1, 0, 0, 0, 2]> (x)\n'
-    " z = Pad <pads = [0, 0, 1, 1, 0, 0, 0, 2], value = 1.5> (x)",
-    "TopK": "y, i = TopK <k = 2, axis = 1> (x)",
-}
+_MORE: dict[str, str] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 """Operators whose tests in ONNX show little of older versions -> nodes that read x."""
 
 

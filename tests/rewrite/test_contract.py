@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -17,65 +18,14 @@ from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.session import load_session, run_session
+from tests.sample import crossed
 
-NORM = """
-    square = Pow (x, two)
-    mean = ReduceMean (square, axes)
-    stable = Add (mean, epsilon)
-    root = Sqrt (stable)
-    row = Div (x, root)
-    y = Mul (row, gain)
-    a = MatMul (y, weight)
-    b = MatMul (a, hidden)
-    c = MatMul (y, shown)
-    sum = Add (a, c)
-    same = Identity (y)
-    last = MatMul (b, narrow)
-"""
-PLAIN = "float[B,5] idle, float[B,64] x"
-DEFAULTS = "float[64,96] weight, float[64] gain, float[3] unread"
-WEIGHTS = {
-    "weight": (64, 96), "hidden": (96, 32), "shown": (64, 96), "narrow": (32, 8), "gain": (64,),
-    "unread": (3,), "alone": (4,),
-}  # fmt: skip
-OUTPUTS = "float[B,96] sum, float[64,96] shown, float[B,8] last, float[B,64] x, float[4] alone, "
-OUTPUTS += "float[B,64] y, float[B,64] same, float[64,96] weight"
-
-MODELS = {
-    "defaults and outputs of every kind": (f"{PLAIN}, {DEFAULTS}, float[2] idle2", OUTPUTS, ""),
-    "numbers of the norm": (f"{PLAIN}, float epsilon, float two, int64[1] axes", OUTPUTS, ""),
-    "one output twice": (PLAIN, "float[B,64] y, float[B,96] sum, float[B,64] y", ""),
-    "declared with less": (f"{PLAIN}, {DEFAULTS}", "float[] sum, x, same, float[N,64] y", ""),
-    "folded": (
-        f"{PLAIN}, {DEFAULTS}", "twice, float[96,64] turned, text, float[B,64] end, copy",
-        "twice = Add (alone, alone) turned = Transpose (shown) text = Constant <value_int = 3> ()"
-        "end = MatMul (sum, turned) copy = Identity (shown)",
-    ),
-    "in branches": (
-        f"{PLAIN}, {DEFAULTS}, bool choice", "float[B,96] branch, float[B,8] last",
-        "branch = If (choice) <then_branch = t () => (float[N,M] u) {u = MatMul (y, weight)},"
-        "else_branch = e () => (float[N,M] v) {v = MatMul (y, shown)}>",
-    ),
-}  # fmt: skip
-
-COMMANDS: dict[str, dict[str, Any]] = {
-    "portable": {},
-    "onnx": {"target": "onnx"},
-    "ort": {"target": "ort"},
-    "plain": {"target": "plain", "sites": ("*",)},
-    "raised": {"opset": 21},
-    "lowered": {"opset": 17},
-    "for": {"runtime": "onnxruntime@1.20"},
-    "openvino": {"runtime": "openvino"},
-    "int8": {"target": "ort", "quantize": "int8"},
-    "int4": {"target": "ort", "quantize": "int4"},
-    "fusions": {"target": "ort", "fusions": "cpu"},
-}
+TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+WEIGHTS, MODELS, COMMANDS = (TABLE[part] for part in ("weights", "models", "commands"))
 
 
 def _model(name: str) -> onnx.ModelProto:
-    inputs, outputs, more = MODELS[name]
-    values = outputs.split(", ")
+    inputs, values = MODELS[name]["inputs"], MODELS[name]["outputs"].split(", ")
     untyped = [value for value in values if " " not in value]  # the parser wants a type of each
     typed = ", ".join(f"float {value}" if value in untyped else value for value in values)
     model = onnx.parser.parse_model(f"""
@@ -83,7 +33,7 @@ def _model(name: str) -> onnx.ModelProto:
          metadata_props: ["key": "value"]>
         graph ({inputs}) => ({typed})
         <float epsilon = {{1e-5}}, float two = {{2}}, int64[1] axes = {{-1}}, bool choice = {{1}}>
-        {{{NORM}{more}}}""")
+        {{{TABLE["norm"]}{MODELS[name].get("more", "")}}}""")
     random, declared = np.random.default_rng(0), {one.name for one in model.graph.input}
     for one, shape in WEIGHTS.items():
         array = random.normal(0, 0.2, shape).astype(np.float32)
@@ -125,8 +75,7 @@ def _run(model: onnx.ModelProto, replaced: dict[str, Array]) -> list[Array]:
     return [results[name] for name in outputs]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", MODELS)
+@crossed(2, name=[*MODELS], command=[*COMMANDS])
 def test_what_callers_rely_on_stays(name: str, command: str) -> None:
     """With the defaults, and with what a caller gives in their place."""
     options, model = COMMANDS[command], _model(name)

@@ -118,6 +118,15 @@ def test_the_target_that_has_the_node_keeps_it(bias: str, outputs: tuple[str, ..
     assert alone.reason == ("native-form" if outputs else "sum-bias")
 
 
+def test_the_mean_of_a_residual_node_has_no_known_meaning() -> None:
+    text = SKIP.replace("OUTPUTS", ", float[B, S, 1] mean").replace("NAMES", "y, mean")
+    text = text.replace("T[", "float[").replace("OPSET", "17").replace("BIAS", "")
+    for target in ("portable", "plain"):
+        report = _optimized(text, target)[1].report
+        assert ([r.reason for r in report.refused], report.fused) == (["native-form"], ())
+    assert len(_optimized(text, "ort")[1].report.kept) == 1
+
+
 SECOND = """<ir_version: 9, opset_import: ["" : OPSET]>
 g (T[B, 4, 24] x, T[ROW] w) => (T[B, 4, 24] y, float[INVERSE] inverse) {
   y, inverse = SimplifiedLayerNormalization <axis = AXIS, epsilon = 0.00001> (x, w)
@@ -137,6 +146,17 @@ def test_a_second_output_is_written_out(target: str, dtype: str, axis: int, opse
     assert (len(result.report.fused), result.report.unfused) == (1, ())
     kind = {**TYPES, "double": np.float64}[dtype]
     for a, b in zip(_ran(source, kind), _ran(result.to_bytes(), kind), strict=True):
+        _same(a, b)
+
+
+@pytest.mark.parametrize("target", ["portable", "plain"])
+def test_an_inverse_that_multiplies_the_row_again_is_a_norm_of_its_own(target: str) -> None:
+    text = SECOND.replace("T[B, 4, 24] y, float[INVERSE] inverse", "T[B, 4, 24] y, T[B, 4, 24] z")
+    text = text.replace("(x, w)\n}", "(x, w)\n  z = Mul (x, inverse)\n}").replace("T[", "float[")
+    text = text.replace("ROW", "24").replace("AXIS", "-1").replace("OPSET", "14")
+    source, result = _optimized(text, target)
+    assert [site.n for site in result.report.fused] == [24, 24]
+    for a, b in zip(_ran(source, np.float32), _ran(result.to_bytes(), np.float32), strict=True):
         _same(a, b)
 
 
