@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 import rmsnorm_export as rx
-from bench import consumers
-from bench.lib.results import Start, bullets, markdown_table, meaning, page_of, write_results
+from bench.consumers import PACKAGES, Writer, cases_of, speak_clearly
+from bench.lib.results import Start, bullets, markdown_table, meaning, publish
 from rmsnorm_export.decoder.export import export_generation
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.inputs import sample_inputs, written_name
@@ -53,7 +53,7 @@ def _arguments() -> argparse.Namespace:
     options = parser("bench.decoders", __doc__)
     options.add_argument("--models", nargs="+", choices=list(DECODERS), default=list(DECODERS))
     options.add_argument("--forms", nargs="*", choices=list(FORMS), default=list(FORMS))
-    for name, (package, *_) in consumers.PACKAGES.items():
+    for name, (package, *_) in PACKAGES.items():
         options.add_argument(f"--{name}", default="", help=f"Python that has {package}")
     options.add_argument("--engines", action="store_true", help="build some by TensorRT-RTX, too")
     options.add_argument("--add", action="store_true", help="keep what the file has")
@@ -61,9 +61,7 @@ def _arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def measure(
-    kind: str, arguments: argparse.Namespace, writers: dict[str, consumers.Writer]
-) -> Record:
+def measure(kind: str, arguments: argparse.Namespace, writers: list[Writer]) -> Record:
     """One architecture: norms of its graphs, and who loads them and writes the same tokens."""
     row: Record = {"model": kind, "tokens": {}, "notes": {}, "consumers": {}}
     with tempfile.TemporaryDirectory(prefix="decoders_") as name:
@@ -71,8 +69,8 @@ def measure(
             row["tokens"][form] = _written(row, form, Path(name) / form.replace(" ", "_"))
         if arguments.engines and "norms" in row:
             row["consumers"]["TensorRT-RTX"] = _built(Path(name), next(Path(name).iterdir()))
-        for consumer, writer in writers.items():
-            row["consumers"][consumer] = _loaded(kind, consumer, writer, Path(name) / consumer)
+        for writer in writers:
+            row["consumers"][writer.consumer] = _loaded(kind, writer, Path(name) / writer.consumer)
     return row
 
 
@@ -123,14 +121,15 @@ def _built(place: Path, export: Path) -> str:
     return "built"
 
 
-def _loaded(kind: str, consumer: str, writer: consumers.Writer, folder: Path) -> str:
+def _loaded(kind: str, writer: Writer, folder: Path) -> str:
     """Let a consumer write from an export with its names; say how many tokens are PyTorch's.
 
     Of a model that sees it is given the language model.
     """
-    model, sees = consumers.speak_clearly(decoder(kind)), "vision_config" in DECODERS[kind]
+    model, sees = speak_clearly(decoder(kind)), "vision_config" in DECODERS[kind]
+    part = "language-model" if sees else "whole"
     try:
-        export_generation(model, folder, names=consumer, part="language-model" if sees else "whole")
+        export_generation(model, folder, names=writer.consumer, part=part)
         same = writer.compare(folder, model)
     except Error as error:
         return _refused(error)
@@ -141,7 +140,7 @@ def _loaded(kind: str, consumer: str, writer: consumers.Writer, folder: Path) ->
     return ", ".join([" of ".join(map(str, totals)), *unlike, *["text alone"] * sees])
 
 
-def _page(report: Record) -> str:
+def _publish(report: Record, output: Path) -> str:
     rows = report["rows"]
     notes: dict[str, list[str]] = {}
     forms = [form for form in FORMS if any(form in row["tokens"] for row in rows)]
@@ -162,13 +161,13 @@ def _page(report: Record) -> str:
         *report["consumers"].values(),
         f"rows of {' and '.join(sorted({row['date'][:10] for row in rows}))}",
         *explanations[:1],
-        *(f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()),
+        *(f"{name}: {', '.join(cases_of(name))}" for name in PACKAGES),
         *explanations[1:],
     ]
     table = markdown_table(["model", "norms as one node", *forms, *others], lines)
     said = bullets([f"{', '.join(where)}: {text}" for text, where in notes.items()])
     title = "Decoders: exported, and compared with PyTorch while they write"
-    return page_of(report, title, head, [*table, "", *said])
+    return publish(report, title, head, [*table, "", *said], output)
 
 
 def main() -> int:
@@ -177,13 +176,9 @@ def main() -> int:
     start = Start()
     before = json.loads(arguments.output.read_text("utf-8")) if arguments.add else {}
     rows = {row["model"]: row for row in before.get("rows", ())}
-    writers = {
-        name: consumers.Writer(name, python)
-        for name in consumers.CASES
-        if (python := getattr(arguments, name))
-    }
+    writers = [Writer(name, python) for name in PACKAGES if (python := getattr(arguments, name))]
     versions = before.get("consumers", {})
-    versions |= {name: f"{name}: {writer.versions}" for name, writer in writers.items()}
+    versions |= {one.consumer: f"{one.consumer}: {one.versions()}" for one in writers}
     for kind in arguments.models:
         row, kept = measure(kind, arguments, writers) | {"date": start.date}, rows.get(kind, {})
         rows[kind] = kept | row
@@ -192,12 +187,8 @@ def main() -> int:
         say(json.dumps(row))
         ordered = [rows[name] for name in DECODERS if name in rows]
         report = {**start.facts(), "consumers": versions, "rows": ordered}
-        page = _page(report)
-        written = write_results(report, page, arguments.output)  # a run that is ended keeps these
-    for writer in writers.values():
-        writer.close()
+        page = _publish(report, arguments.output)  # a run that is ended keeps these
     print(page)
-    say(written)
     written_in_ort = [text for row in ordered for text in row["tokens"].values()]
     return int(not all(re.fullmatch(r"\d+ of \d+", text) for text in written_in_ort))
 

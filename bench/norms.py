@@ -20,20 +20,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
+from jinja2 import Environment
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import rmsnorm_export as rx
-from bench.chart import chart
-from bench.lib.results import Start, markdown_table, meaning, page_of, write_results
+from bench.lib.measure import our_kernels, worst_difference
+from bench.lib.results import Start, markdown_table, meaning, publish
 from rmsnorm_export.errors import Error
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.session import executed_graph, is_norm, open_session, run_session
 from rmsnorm_export.system.files import write_whole
-from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 from toolbox.command import add_output, parser, say
 from toolbox.corpus import architectures
 from toolbox.corpus.arch_table import ENTRIES
@@ -42,6 +41,9 @@ from toolbox.corpus.exporters import Export
 HEADINGS = ("file", "one kernel:", "one node in the file:", "wrong results:", "failed:")
 RAW, NATIVE = "raw file", "ours portable, our CPU kernels"
 _ALLOWED = {"float32": 1e-4, "float16": 3e-2}
+
+_LAYOUT = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+_CHART = _LAYOUT.from_string(Path(__file__).with_suffix(".svg.j2").read_text(encoding="utf-8"))
 
 Tool = Callable[[str, str], object]
 """Reads the first path and writes the second."""
@@ -125,14 +127,10 @@ def count_norms(path: Path, export: Export, kernels: Path | None = None) -> Coun
     """
     executed = executed_graph(str(path), kernels=kernels)
     session = open_session(path, optimize=True, threads=1, kernels=kernels)
-    output = next(iter(run_session(session, export.inputs()).values())).astype(np.float64)
-    expected = export.output().astype(np.float64)
-    error = np.abs(output - expected).max() / np.abs(expected).max()
-    return Count(
-        min(sum(map(is_norm, executed.node)), export.norms),
-        min(sum(map(is_norm, onnx.load(path).graph.node)), export.norms),
-        float(error) if np.isfinite(error) else float("inf"),
-    )
+    output = next(iter(run_session(session, export.inputs()).values()))
+    graphs = executed, onnx.load(path).graph
+    in_session, in_file = (min(sum(map(is_norm, one.node)), export.norms) for one in graphs)
+    return Count(in_session, in_file, worst_difference(output, export.output()))
 
 
 def count_all(
@@ -195,30 +193,20 @@ def write(report: dict[str, Any], output: Path) -> None:
     counted, skipped = (
         {key.rpartition("-")[0] for key in report[part]} for part in ("models", "left_out")
     )
-    exports = len(report["models"])
-    every = report["norms"]
-    head = f"{len(counted)} of {len(counted | skipped)} types of model, {exports} exports"
+    head = f"{len(counted)} of {len(counted | skipped)} types of model, "
+    head += f"{len(report['models'])} exports, {report['norms']:,} norms"
     title = "Norms that are one kernel\n\n![chart](norms.svg)"
     left_out = _left_out(report["left_out"])
     lines = [*meaning("norms"), "", *markdown_table(HEADINGS, table), "", *left_out]
-    page = page_of(report, title, [f"{head}, {every:,} norms"], lines)
-    print(page)
-    print(write_results(report, page, output))
-    write_whole(output.with_suffix(".svg"), chart(table, every, report["versions"]))
-
-
-def _kernels() -> Path | None:
-    """Return the library of our CPU kernels; None where it is not built."""
-    try:
-        return onnxruntime_library()
-    except Error as error:
-        say(str(error))
-        return None
+    print(publish(report, title, [head], lines, output))
+    bars = [(name, *(int(cell.replace(",", "")) for cell in cells)) for name, *cells in table]
+    chart = _CHART.render(rows=bars, every=report["norms"], versions=report["versions"])
+    write_whole(output.with_suffix(".svg"), chart)
 
 
 def main() -> int:
     """Count, and write; 1 when ours failed, or is wrong."""
-    flags, start, kernels = parser("bench.norms", __doc__), Start(), _kernels()
+    flags, start, kernels = parser("bench.norms", __doc__), Start(), our_kernels()
     flags.add_argument("--models", nargs="+", help="types of transformers instead of all")
     add_output(flags, "norms.json")
     options = flags.parse_args()

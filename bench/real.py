@@ -26,8 +26,8 @@ import transformers
 
 from bench.lib import exporters
 from bench.lib.decoding import logits_of, timed
-from bench.lib.exporters import STATIC, Record
-from bench.lib.results import Start, markdown_table, meaning, page_of, write_results
+from bench.lib.exporters import Record
+from bench.lib.results import Start, markdown_table, meaning, publish
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.errors import Error
 from rmsnorm_export.system.files import write_whole
@@ -96,9 +96,8 @@ class _Reference:
 def measure(source: Path, place: Path, arguments: Any) -> list[Record]:
     """Export by every exporter, compare with PyTorch, and time all graphs."""
     # First: a child's largest memory counts what this process had when it began.
-    templates = {"optimum": arguments.cli, "builder": arguments.builder, "mobius": arguments.mobius}
-    folders = {}
-    for name, command in exporters.commands(source, place, **templates).items():
+    tools, folders = {name: getattr(arguments, name) for name in exporters.TOOLS}, {}
+    for name, command in exporters.commands(source, place, tools).items():
         folders[name] = exporters.folder_of(name, place)
         with _kept(folders[name]) as record:
             if "megabytes" not in record:
@@ -153,7 +152,7 @@ def _time(
                     of.setdefault("shares", []).append(float(np.median(mine / base)))
 
 
-def _page(report: Record) -> str:
+def _publish(report: Record, output: Path) -> str:
     def cell(row: Record, name: str, form: str = "{:.1f}") -> str:
         value = row.get(name)
         return "" if value is None else value if isinstance(value, str) else form.format(value)
@@ -177,12 +176,12 @@ def _page(report: Record) -> str:
         "exporter", "tokens", "perplexity:", "MB:", "token ms:", "share:", "prompt ms:", "share:",
         "export s:", "GB:", "",
     )  # fmt: skip
-    sizes = {"TOKENS": TOKENS, "PAST": PAST, "STATIC": STATIC, "ROUNDS": ROUNDS, "text": 2 * PAST}
+    sizes = {"TOKENS": TOKENS, "PAST": PAST, "ROUNDS": ROUNDS, "text": 2 * PAST}
     explanations = meaning("real", **sizes, prompts=len(PROMPTS), place=TEXT.relative_to(ROOT))
     if not report["repeats"]:
         explanations[1] = "times were not measured (--repeats 0)"
     title = "A trained model, by exporter"
-    return page_of(report, title, explanations, markdown_table(headings, rows))
+    return publish(report, title, explanations, markdown_table(headings, rows), output)
 
 
 def main() -> int:
@@ -191,9 +190,8 @@ def main() -> int:
     text = "runs of a graph in a round; 0: export and compare alone"
     options.add_argument("--repeats", type=int, default=24, help=text)
     options.add_argument("--folder", type=Path, help="exports, kept there; default: made anew")
-    options.add_argument("--cli", default=exporters.OPTIMUM, help="command of optimum")
-    options.add_argument("--builder", default=exporters.BUILDER, help="of onnxruntime-genai")
-    options.add_argument("--mobius", default=exporters.MOBIUS, help="command of mobius-onnx")
+    for name, command in exporters.TOOLS.items():
+        options.add_argument(f"--{name}", default=command, help=f"instead of {command}")
     add_output(options, "real.json")
     arguments, start = options.parse_args(), Start()
     if (source := trained_model()) is None:
@@ -206,9 +204,7 @@ def main() -> int:
         rows = measure(source, place, arguments)
     report = {**start.facts(), "weights": INSTALL, "repeats": arguments.repeats}
     report["rows"] = rows
-    page = _page(report)
-    print(page)
-    say(write_results(report, page, arguments.output))
+    print(_publish(report, arguments.output))
     return 0
 
 

@@ -26,7 +26,7 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 
 import torch
 
-from bench.gpu import correct, kernels, sanitize, speed, steps, tune
+from bench.gpu import correct, kernels, speed, steps, tune
 from bench.gpu.__main__ import main
 from bench.gpu.machine import Built, Machine
 from tests.plugins import interpreted
@@ -65,7 +65,7 @@ def test_every_step_without_a_gpu(tmp_path: Path, machine: Machine) -> None:
     works = {(row["op"], row["rows"], row["n"], row["dtype"]) for row in results["rows"]}
     assert works == set(map(dataclasses.astuple, speed.grid(machine.largest)))
     assert all("seconds" in row["contenders"]["ours"] for row in results["rows"])
-    for tool in sanitize.TOOLS:
+    for tool in correct.SANITIZERS:
         assert "ERROR SUMMARY: 0 errors" in (tmp_path / f"{tool}.log").read_text()
     assert "clusters of 16" in page
     assert "| ours, us |" in page
@@ -123,9 +123,9 @@ def test_what_a_sanitizer_finds_is_wrong(tmp_path: Path) -> None:
     machine = dataclasses.replace(machine, logs=tmp_path)
     for tool, wrong in (("memcheck", 0), ("racecheck", 2)):
         jobs, options = correct.drawn(1, 2, few=True), {"end": math.inf}
-        outcome = sanitize.run(machine, tool, kernel_build.driver(), jobs, **options)
+        outcome = correct.sanitized(machine, tool, kernel_build.driver(), jobs, **options)
         assert (outcome.problems, len(outcome.wrong)) == (2, wrong), outcome.wrong
-    nothing = sanitize.run(machine, "memcheck", kernel_build.driver(), [], **options)
+    nothing = correct.sanitized(machine, "memcheck", kernel_build.driver(), [], **options)
     assert "no problem was run" in nothing.wrong
 
 

@@ -26,9 +26,9 @@ import torch
 
 import rmsnorm_export as rx
 from bench.demo.end import generate, page_and_engine
-from bench.demo.measure import compare_speed, opened, worst_difference
 from bench.demo.models import ARCHITECTURES, OPSET, Exported, export
 from bench.demo.report import STRAIGHT, Row, show
+from bench.lib.measure import compare_speed, opened, worst_difference
 from rmsnorm_export.lower.targets import Target
 from toolbox.command import ROOT, parser, say
 

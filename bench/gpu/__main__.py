@@ -26,8 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.report import Report
-from bench.gpu.steps import run
+from bench.gpu.steps import Report, run
 from toolbox.command import RESULTS, ROOT, parser, say
 
 CHECKS = ("kernels", "tune", "onnxruntime")
@@ -65,8 +64,7 @@ def check(options: argparse.Namespace, machine: Any = None) -> int:
     else:
         from bench.gpu.machine import Built, Machine
 
-        machine = machine or Machine()
-        machine = dataclasses.replace(machine, logs=options.out, seed=options.seed)
+        machine = dataclasses.replace(machine or Machine(), logs=options.out, seed=options.seed)
         if problem := machine.missing():
             raise UnavailableError(problem)
         every, device = module.steps(machine, Built.of(options.built)), machine.name()
@@ -77,7 +75,7 @@ def check(options: argparse.Namespace, machine: Any = None) -> int:
     asked = [step for step in every if not options.steps or step.name in options.steps]
     report = Report(path, module.TITLE, device, module.tables)
     run(asked, report, minutes=options.minutes)
-    print(report.outcome())
+    print(report.write())
     return int(bool(report.facts["wrong"]))
 
 

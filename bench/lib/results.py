@@ -15,6 +15,7 @@ from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.provenance import utc_now
+from toolbox.command import say
 
 _PAGES = msgspec.toml.decode(Path(__file__).parents[1].joinpath("pages.toml").read_bytes())
 
@@ -68,18 +69,17 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
     return [lines[0], f"|{'|'.join(marks)}|", *lines[1:]]
 
 
-def page_of(report: dict[str, Any], title: str, head: Sequence[str], lines: Sequence[str]) -> str:
-    """Return the page of a report: below its title what ``about`` and ``head`` say, then lines."""
-    return "\n".join([f"# {title}", "", *bullets([*about(report), *head]), "", *lines, ""])
-
-
-def write_results(report: dict[str, Any], page: str, output: Path) -> str:
-    """Write the report as JSON to ``output`` and its page beside it, each whole or not at all.
+def publish(
+    report: dict[str, Any], title: str, head: Sequence[str], lines: Sequence[str], output: Path
+) -> str:
+    """Write a report as JSON to ``output`` and its page beside it, each whole or not at all.
 
     Returns:
-        What was written, for the reader.
+        The page: below its title what ``about`` and ``head`` say, then the lines.
     """
+    page = "\n".join([f"# {title}", "", *bullets([*about(report), *head]), "", *lines, ""])
     output.parent.mkdir(parents=True, exist_ok=True)
     write_whole(output, json.dumps(report, indent=1) + "\n")
     write_whole(output.with_suffix(".md"), page)
-    return f"written: {output} and {output.with_suffix('.md')}"
+    say(f"written: {output} and {output.with_suffix('.md')}")
+    return page

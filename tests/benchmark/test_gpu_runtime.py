@@ -14,7 +14,6 @@ import pytest
 
 from bench.gpu import onnxruntime, steps
 from bench.gpu.__main__ import main
-from bench.gpu.report import Report
 from tests import warm
 from tests.tools.cuda.provider import Provider, make_stand_in
 from tests.tools.runtimes.measure import INSTALL
@@ -33,7 +32,7 @@ def _measure(provider: str, folder: pathlib.Path, *names: str) -> tuple[dict[str
     if provider == "cpu":
         warm.server()
     path = folder / "results.json"
-    report = Report(path, onnxruntime.TITLE, provider, onnxruntime.tables)
+    report = steps.Report(path, onnxruntime.TITLE, provider, onnxruntime.tables)
     every = onnxruntime.steps(provider, None, **SMALL)
     steps.run([s for s in every if s.name in names or not names], report, minutes=5)
     return json.loads(path.read_text()), path.with_suffix(".md").read_text()
@@ -62,7 +61,7 @@ def test_an_unknown_step_and_an_absent_provider_are_told(
 
 def test_a_fallback_is_wrong(tmp_path: pathlib.Path) -> None:
     run = onnxruntime.Run("NoSuchProvider", **SMALL)
-    report = Report(tmp_path / "results.json", "", "none", onnxruntime.tables)
+    report = steps.Report(tmp_path / "results.json", "", "none", onnxruntime.tables)
     step = functools.partial(onnxruntime.step, onnxruntime.rounding, run)
     steps.run([steps.Step("rounding", 60, step)], report, minutes=1)
     assert len(report.facts["wrong"]) == 1
