@@ -36,8 +36,7 @@ import onnx.parser
 import onnx_ir as ir
 
 import rmsnorm_export as rx
-from bench.lib.results import Start, bullets, markdown_table, meaning, publish
-from rmsnorm_export.errors import Error
+from bench.lib.results import Start, publish
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.op.dtypes import Array
@@ -98,11 +97,6 @@ TOOLS: dict[str, Convert] = {
     "AutoCast": _autocast,
     "plain": _plain,
 }
-COLUMNS = (
-    ("model", "{}"), ("form", "{}"), ("tool", "{}"), ("error", "{:.2e}"), ("largest", "{:.2e}"),
-    ("of the best other's", "{}"), ("on the CPU", "{:.2e}"), ("share", "{:.3f}"), ("nodes", "{}"),
-    ("casts", "{}"), ("cpu_seconds", "{:.1f}"), ("peak_mb", "{:,.0f}"), ("detail", "{}"),
-)  # fmt: skip
 
 
 def _rounded(path: Path) -> tuple[ir.Model, Record, list[tuple[ir.Node, bool]]]:
@@ -227,7 +221,7 @@ def measure(name: str, form: str, tools: Iterable[str], limit: int) -> list[Reco
             try:
                 if "detail" not in row:
                     row |= Fork(lambda: evaluate)(output, inputs_of, references)
-            except (Error, ForkEndedError) as error:
+            except (rx.Error, ForkEndedError) as error:
                 row["detail"] = str(getattr(error, "found", error))[:200]
             output.unlink(missing_ok=True)
             say(" ".join(map(str, row.values())))
@@ -287,25 +281,13 @@ def _totals(rows: list[Record], tool: str) -> list[str]:
     ]
 
 
-def _publish(report: Record, output: Path) -> str:
+def write(report: Record, output: Path) -> str:
+    """Write a report and its page; return the page."""
     rows = report["rows"]
     present = [tool for tool in TOOLS if any(row["tool"] == tool for row in rows)]
-    totals = (
-        "tool", "runs:", "finite:", f"error below {BOUND}:", "at most the best other's:",
-        "beyond chance above:", "times it, median and most:", "least f16, as is:", "nodes:",
-        "Casts:", "CPU seconds:", "sums over files:",
-    )  # fmt: skip
-    cells = [
-        [form.format(row[key]).replace("|", "/") if key in row else "" for key, form in COLUMNS]
-        for row in (row | _in_words(rows, row) for row in rows)
-    ]
-    head = ["`python -m bench.half`, a process with a time limit for each conversion"]
-    lines = [
-        *bullets(meaning("half", DRAWS=DRAWS)), "",
-        *markdown_table(totals, [_totals(rows, tool) for tool in present]), "",
-        *markdown_table([key for key, _ in COLUMNS], cells),
-    ]  # fmt: skip
-    return publish(report, "float32 made float16", head, lines, output)
+    facts = {"rows": [row | _in_words(rows, row) for row in rows], "BOUND": BOUND, "DRAWS": DRAWS}
+    totals = [_totals(rows, tool) for tool in present]
+    return publish("half", report, output, totals=totals, **facts)
 
 
 def _key(row: Record) -> tuple[str, str, str]:
@@ -335,7 +317,7 @@ def convert(request: Record) -> Record:
     busy = sum(os.times()[:4])
     try:
         tool(*request["files"])
-    except Error as error:
+    except rx.Error as error:
         return {"detail": f"{error.what} {error.found}"[:120]}
     gc.collect()  # ends the forks that nothing holds
     return {"cpu_seconds": sum(os.times()[:4]) - busy, "peak_mb": _peak() / 1024}
@@ -373,17 +355,15 @@ def main() -> int:
     flags.add_argument("--time-limit", type=int, default=300, help="of a conversion, seconds")
     add_output(flags, "half.json")
     options, start = flags.parse_args(), Start()
-    chosen = [
-        [word for word in group if word in options.only] or list(group)
-        for group in (MODELS, FORMS, TOOLS)
-    ]
+    groups = MODELS, FORMS, TOOLS
+    chosen = [[word for word in group if word in options.only] or list(group) for group in groups]
     before = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
     rows = {_key(row): row for row in before.get("rows", ())}
     for name, form in itertools.product(*chosen[:2]):
         rows |= {_key(row): row for row in measure(name, form, chosen[2], options.time_limit)}
         order = [key for key in itertools.product(MODELS, FORMS, TOOLS) if key in rows]
         report = start.facts(*PACKAGES) | {"rows": [rows[key] for key in order]}
-        page = _publish(report, options.output)
+        page = write(report, options.output)
     print(page)
     return int(any("error" not in row for key, row in rows.items() if "ours" in key))
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,8 @@ import onnx.inliner
 import onnx_ir as ir
 
 import rmsnorm_export as rx
-from bench.lib.measure import our_kernels, samples
-from bench.lib.results import Start, markdown_table, publish
-from rmsnorm_export.errors import Error
+from bench.lib.measure import Run, our_kernels, samples
+from bench.lib.results import Start, publish
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import body_key
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
@@ -61,7 +60,6 @@ HEADINGS = (
     "threads", "shape", "dtype", "norm", "contender", "microseconds:", "to portable:", "to copy:",
     "to against:",
 )  # fmt: skip
-Run = Callable[[], object]
 
 
 def _models(norm: str, dtype: int, rows: int, n: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
@@ -90,7 +88,7 @@ def contenders(
         how: dict[str, Any] = {"threads": threads, "kernels": libraries.get(label)}
         try:
             session = load_session(model.SerializeToString(), optimize=True, **how)
-        except Error as error:
+        except rx.Error as error:
             say(f"{label} is not run: {error.found[:120]}")
         else:
             yield label, _bound(session, feeds)
@@ -150,9 +148,7 @@ def main() -> int:
         libraries["against"] = options.against
     rows = [*_rows(libraries)]
     report = start.facts() | {"rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]}
-    head = ["least of interleaved samples; of one thread its processor time"]
-    table = markdown_table(HEADINGS, rows)
-    print(publish(report, "Kernels for ONNX Runtime on the CPU", head, table, options.output))
+    print(publish("bench_native", report, options.output))
     return 0
 
 

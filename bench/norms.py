@@ -22,13 +22,11 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from jinja2 import Environment
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import rmsnorm_export as rx
 from bench.lib.measure import our_kernels, worst_difference
-from bench.lib.results import Start, markdown_table, meaning, publish
-from rmsnorm_export.errors import Error
+from bench.lib.results import PAGES, Start, publish
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.session import executed_graph, is_norm, open_session, run_session
@@ -41,9 +39,6 @@ from toolbox.corpus.exporters import Export
 HEADINGS = ("file", "one kernel:", "one node in the file:", "wrong results:", "failed:")
 RAW, NATIVE = "raw file", "ours portable, our CPU kernels"
 _ALLOWED = {"float32": 1e-4, "float16": 3e-2}
-
-_LAYOUT = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-_CHART = _LAYOUT.from_string(Path(__file__).with_suffix(".svg.j2").read_text(encoding="utf-8"))
 
 Tool = Callable[[str, str], object]
 """Reads the first path and writes the second."""
@@ -140,7 +135,7 @@ def count_all(
     assert export.path is not None
     try:
         counts = {RAW: count_norms(export.path, export)}
-    except Error as error:
+    except rx.Error as error:
         return f"ONNX Runtime does not run what PyTorch wrote: {error.found[:100]}"
     for label, tool in tools.items():
         with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -174,33 +169,28 @@ def totals(models: Mapping[str, Mapping[str, Count]]) -> list[list[str]]:
     return rows
 
 
-def _left_out(reasons: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason, with its types of model; a type of number where it is one."""
+def _left_out(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return types of model by the reason; with a type of number where it is one."""
     grouped: dict[str, dict[str, list[str]]] = {}
     for key, reason in reasons.items():
         name, _, dtype = key.rpartition("-")
         grouped.setdefault(reason, {}).setdefault(name, []).append(dtype)
-    lines = []
-    for reason, types in sorted(grouped.items()):
-        names = [name if len(in_) > 1 else f"{name} ({in_[0]})" for name, in_ in types.items()]
-        lines.append(f"- {reason} ({len(types)}): {', '.join(names)}")
-    return ["Not counted:", "", *lines] if lines else []
+    return {
+        reason: [name if len(in_) > 1 else f"{name} ({in_[0]})" for name, in_ in types.items()]
+        for reason, types in sorted(grouped.items())
+    }
 
 
 def write(report: dict[str, Any], output: Path) -> None:
     """Write a report, its page and its chart."""
-    table = [list(row.values()) for row in report["rows"]]
     counted, skipped = (
         {key.rpartition("-")[0] for key in report[part]} for part in ("models", "left_out")
     )
-    head = f"{len(counted)} of {len(counted | skipped)} types of model, "
-    head += f"{len(report['models'])} exports, {report['norms']:,} norms"
-    title = "Norms that are one kernel\n\n![chart](norms.svg)"
-    left_out = _left_out(report["left_out"])
-    lines = [*meaning("norms"), "", *markdown_table(HEADINGS, table), "", *left_out]
-    print(publish(report, title, [head], lines, output))
+    types = {"counted": len(counted), "types": len(counted | skipped)}
+    print(publish("norms", report, output, not_counted=_left_out(report["left_out"]), **types))
+    table = [row.values() for row in report["rows"]]
     bars = [(name, *(int(cell.replace(",", "")) for cell in cells)) for name, *cells in table]
-    chart = _CHART.render(rows=bars, every=report["norms"], versions=report["versions"])
+    chart = PAGES.get_template("norms.svg.j2").render(report, bars=bars)
     write_whole(output.with_suffix(".svg"), chart)
 
 

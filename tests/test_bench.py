@@ -18,7 +18,6 @@ from toolbox.command import RESULTS, ROOT
 
 pytest.importorskip("transformers", reason="pip install 'rmsnorm-export[decoder]'")
 
-from bench import norms
 from bench.lib.measure import worst_difference
 from bench.norms import Count, is_wrong
 
@@ -124,12 +123,13 @@ def test_bench_norms(run: Callable[..., None], tmp_path: Path) -> None:
     assert len(drawn.findall(".//{*}rect")) == 1 + 3 * len(kernels)
 
 
-def test_the_page_of_norms_follows_from_its_file(tmp_path: Path) -> None:
-    norms.write(
-        json.loads((RESULTS / "norms.json").read_text(encoding="utf-8")), tmp_path / "norms.json"
-    )
-    for name in ("norms.json", "norms.md", "norms.svg"):
-        assert (tmp_path / name).read_bytes() == (RESULTS / name).read_bytes()
+@pytest.mark.parametrize("name", ["decoders", "half", "norms", "real"])
+def test_a_page_follows_from_its_file(name: str, tmp_path: Path) -> None:
+    path = RESULTS / f"{name}.json"
+    report = json.loads(path.read_text(encoding="utf-8"))
+    importlib.import_module(f"bench.{name}").write(report, tmp_path / path.name)
+    files = {file.name: file.read_bytes() for file in RESULTS.glob(f"{name}.*")}
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == files
 
 
 def test_a_result_is_wrong_beyond_its_bound_and_that_of_the_raw_file() -> None:

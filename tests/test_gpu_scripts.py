@@ -102,7 +102,7 @@ def test_every_variant_is_right() -> None:
     assert told[-2][0] == "wrong"
 
 
-def test_the_choice_follows_the_times() -> None:
+def test_the_choice_follows_the_times(tmp_path: Path) -> None:
     """Of a length where one shape is fastest for many rows and slow for one, another is taken."""
     shapes = {way.vectors: way for way in tune.shapes(4096) if way[3:5] == (1, 1)}
     rows = [
@@ -112,7 +112,9 @@ def test_the_choice_follows_the_times() -> None:
         for v, times in ((1, (1, 3)), (2, (1.1, 1)), (4, (2, 2)))
         for count, time_ in zip((65536, 1), times, strict=True)
     ]
-    page = "\n".join(tune.tables(rows))
+    report = steps.Report(tmp_path, "gpu_tune", "made up", tune.tables)
+    report.facts["rows"] = rows
+    page = report.write()
     assert "| 8,192 | 2 | 256 | 256 | 1 | 1 | 1.10 |" in page
 
 

@@ -58,7 +58,6 @@ def check(options: argparse.Namespace, machine: Any = None) -> int:
         UnavailableError, ImportError, FileNotFoundError: something is missing here.
     """
     module = importlib.import_module(f"bench.gpu.{options.check}")
-    path = options.out / f"gpu_{options.check}.json"
     if options.check == "onnxruntime":
         every, device = module.steps(options.provider, options.kernels), options.provider
     else:
@@ -73,7 +72,7 @@ def check(options: argparse.Namespace, machine: Any = None) -> int:
         raise UnavailableError(f"there is no step {min(unknown)}: {names}")
     options.out.mkdir(parents=True, exist_ok=True)
     asked = [step for step in every if not options.steps or step.name in options.steps]
-    report = Report(path, module.TITLE, device, module.tables)
+    report = Report(options.out, f"gpu_{options.check}", device, module.tables)
     run(asked, report, minutes=options.minutes)
     print(report.write())
     return int(bool(report.facts["wrong"]))

@@ -22,8 +22,6 @@ from bench.gpu.machine import Built, Machine
 from bench.gpu.steps import Step, Tell
 from toolbox.driver import Driver
 
-TITLE = "The kernels on a GPU"
-
 
 def _device(machine: Machine, built: Built, tell: Tell, end: float) -> None:  # noqa: ARG001
     tell("seen", f"a copy moves {machine.copy_rate() / 1e9:,.0f} GB/s, read and written")
@@ -83,5 +81,5 @@ def steps(machine: Machine, built: Built) -> list[Step]:
     ]
 
 
-def tables(rows: list[dict[str, Any]]) -> list[str]:
-    return ["## Speed", "", *speed.table(rows)]
+tables = speed.tables
+"""The rows are those of the speed."""

@@ -30,7 +30,6 @@ import rmsnorm_export as rx
 from bench.gpu.steps import Step, Tell
 from bench.lib import decoding
 from bench.lib.measure import samples
-from bench.lib.results import markdown_table
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
@@ -39,7 +38,6 @@ from rmsnorm_export.runtime.session import session_options
 from rmsnorm_export.runtime.support import CPU, CUDA
 from toolbox.node_model import node_model
 
-TITLE = "ONNX Runtime on a GPU"
 TYPES = {"float16": (FLOAT16, np.dtype(np.float16)), "bfloat16": (BFLOAT16, BFLOAT16_DTYPE)}
 GPU = "onnxruntime-gpu"
 """The runtime that `optimize` and `export` make a file for."""
@@ -296,10 +294,9 @@ def step(function: Callable[[Run], None], run: Run, tell: Tell, end: float) -> N
     function(dataclasses.replace(run, tell=tell))
 
 
-def tables(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the times as Markdown, a table for each name."""
-    lines: list[str] = []
-    for name in dict.fromkeys(row["name"] for row in rows):
-        cells = [row["cells"] for row in rows if row["name"] == name]
-        lines += [f"## {name}", "", *markdown_table(["form", "us:", "ratio:"], cells), ""]
-    return lines[:-1]
+def tables(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the cells of the times, by the name of a table."""
+    by_name: dict[str, list[list[str]]] = {}
+    for row in rows:
+        by_name.setdefault(row["name"], []).append(row["cells"])
+    return {"tables": by_name}

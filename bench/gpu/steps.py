@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench.lib.results import Start, bullets, publish
+from bench.lib.results import Start, publish
 from toolbox.command import say
 
 PACKAGES = ("triton", "liger-kernel", "quack-kernels")
-_SECTIONS = ("seen", "checked", "wrong", "not run")
+_LISTS = ("seen", "checked", "wrong", "not run", "rows", "steps")
 _SECONDS = 10
 """Between two writes while rows come."""
 
@@ -33,21 +33,19 @@ class Report:
     """What was done on a device.
 
     Attributes:
-        path: of the JSON file; the page is beside it.
-        title: of the page.
+        folder: of the JSON file and its page.
+        name: of these, and of the page's template.
         device: that it was done on.
-        tables: makes lines of Markdown of rows.
+        tables: of rows makes what the template shows of them.
         facts: lines under ``seen``, ``checked``, ``wrong`` and ``not run``; ``rows`` that were
             measured; the ``steps`` that are done.
     """
 
-    path: Path
-    title: str
+    folder: Path
+    name: str
     device: str
-    tables: Callable[[list[dict[str, Any]]], list[str]]
-    facts: dict[str, Any] = dataclasses.field(
-        default_factory=lambda: {name: [] for name in (*_SECTIONS, "rows", "steps")}
-    )
+    tables: Callable[[list[dict[str, Any]]], dict[str, Any]]
+    facts: dict[str, Any] = dataclasses.field(default_factory=lambda: {name: [] for name in _LISTS})
     start: Start = dataclasses.field(default_factory=Start)
     written: float = 0.0
 
@@ -60,12 +58,10 @@ class Report:
     def write(self) -> str:
         """Write what there is; return the page."""
         self.facts |= self.start.facts(*PACKAGES) | {"device": self.device}
-        lines = self.tables(self.facts["rows"]) if self.facts["rows"] else []
-        for title in reversed(_SECTIONS):
-            if told := self.facts[title]:
-                lines = [f"## {title.capitalize()}", "", *bullets(told), "", *lines]
         self.written = time.monotonic()
-        return publish(self.facts, self.title, [self.device], lines, self.path)
+        shown = self.tables(self.facts["rows"])
+        path = self.folder / f"{self.name}.json"
+        return publish(self.name, self.facts, path, sections=self.facts, **shown)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,9 +85,8 @@ def _transformers(source: str, out: str, fusions: str) -> None:
     from rmsnorm_export.decoder.inputs import sample_inputs
 
     model = transformers.AutoModelForCausalLM.from_pretrained(source)
-    config: Any = OnnxConfig(dynamic=True, ort_fusions=fusions or None)  # type: ignore[arg-type]
-    exporter: Any = OnnxExporter()  # type: ignore[no-untyped-call]
-    exporter.export_for_generation(model, sample_inputs(model, {}), config).save_pretrained(out)
+    inputs, config = sample_inputs(model, {}), OnnxConfig(dynamic=True, ort_fusions=fusions or None)
+    OnnxExporter().export_for_generation(model, inputs, config).save_pretrained(out)
 
 
 if __name__ == "__main__":
