@@ -1,13 +1,14 @@
 """Texts that optimum-onnx and onnxruntime-genai write from an export, beside those of PyTorch.
 
 Run as a program by the Python that has one of them (``consumers.py optimum|genai``), where it needs
-nothing of this project: it prints versions, then for each line of JSON, a folder and texts to go on
-with, the tokens.
+nothing of this project: it prints versions, and of a folder and texts to go on with, which it reads
+as JSON, the tokens.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import shlex
@@ -19,28 +20,6 @@ from pathlib import Path
 from typing import Any
 
 TOKENS, END = 16, 2
-
-_BEAMS = {"num_beams": 3, "early_stopping": True, "length_penalty": 1.0}
-CASES: dict[str, dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {
-    "optimum": {
-        "greedy": ((9, 5), {}),
-        "beams": ((9, 5), _BEAMS),
-        "sampled": ((9, 5), {"do_sample": True, "top_k": 20, "temperature": 1.0}),
-    },
-    "genai": {
-        "one row": ((5,), {}),
-        "four rows": ((7, 7, 7, 7), {}),
-        "in chunks": ((13,), {"chunk": 4}),
-        "beams": ((6, 6), _BEAMS),
-        "padded": ((4, 6), {}),
-    },
-}
-"""What each is asked: how long the rows are, and settings of the generation.
-
-Rows are padded on the left for optimum, on the right, which is its way, for onnxruntime-genai; an
-encoder reads them where there is one."""
-
-
 PACKAGES = {
     "optimum": ("optimum-onnx", "transformers", "torch", "onnxruntime"),
     "genai": ("onnxruntime-genai", "onnxruntime"),
@@ -48,44 +27,41 @@ PACKAGES = {
 
 
 def cases_of(consumer: str) -> dict[str, dict[str, Any]]:
-    """Return the texts that a consumer goes on with: ``ids``, ``mask`` and ``how``."""
+    """Return what a consumer goes on with: ``ids``, ``mask``, ``how``, perhaps a ``chunk``."""
     import numpy as np
 
+    from toolbox.corpus.tables import tables
+
     drawn, cases = np.random.default_rng(0), {}
-    for name, (lengths, how) in CASES[consumer].items():
-        mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    for name, case in tables(Path(__file__).with_suffix(".toml"))[consumer].items():
+        mask = np.arange(max(case["rows"])) < np.array(case["rows"])[:, None]
         mask = mask[:, ::-1] if consumer == "optimum" else mask
         ids = drawn.integers(3, 60, mask.shape) * mask
-        cases[name] = {"ids": ids.tolist(), "mask": mask.astype(int).tolist(), "how": how}
+        cases[name] = {"how": {}, "ids": ids.tolist(), "mask": mask.astype(int).tolist(), **case}
     return cases
 
 
+@dataclasses.dataclass(frozen=True)
 class Writer:
-    """A process that loads one export after the other and writes.
+    """What loads an export and writes, in a process of the Python that has it.
 
     Attributes:
-        versions: of what it runs.
+        consumer: ``optimum`` or ``genai``.
+        python: the command of that Python.
     """
 
-    def __init__(self, consumer: str, python: str) -> None:
-        """Start it.
+    consumer: str
+    python: str
 
-        Args:
-            consumer: ``optimum`` or ``genai``.
-            python: the command of the Python that has it.
-        """
-        self.cases = cases_of(consumer)
-        self._consumer, self._command = consumer, [*shlex.split(python), __file__, consumer]
-        self.versions = self._start()
+    def _lines(self, *request: object) -> list[str]:
+        command = [*shlex.split(self.python), __file__, self.consumer]
+        text, pipe = json.dumps(request), subprocess.PIPE
+        done = subprocess.run(command, input=text, stdout=pipe, text=True, check=False)
+        return done.stdout.splitlines()
 
-    def _start(self) -> str:
-        pipe = subprocess.PIPE
-        self._child = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, text=True)
-        return self._line().strip()
-
-    def _line(self) -> str:
-        assert self._child.stdout is not None
-        return self._child.stdout.readline()
+    def versions(self) -> str:
+        """Return the versions of what it runs."""
+        return next(iter(self._lines("", [])), "")
 
     def compare(self, folder: Path, model: Any) -> dict[str, tuple[int, int]]:
         """Return by case how many tokens of how many are the model's.
@@ -93,24 +69,17 @@ class Writer:
         Raises:
             RuntimeError: the consumer fails, with its words.
         """
-        assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps([str(folder), [*self.cases.values()]]) + "\n")
-        self._child.stdin.flush()
-        if not (line := self._line()):
-            self._start()
-            raise RuntimeError("its process ended")
-        if isinstance(answers := json.loads(line), str):
+        cases = cases_of(self.consumer)
+        lines = self._lines(str(folder), [*cases.values()])[1:]
+        answers = json.loads(lines[0]) if lines else "its process ended"
+        if isinstance(answers, str):
             raise RuntimeError(answers)
         same = {}
-        for (name, case), rows in zip(self.cases.items(), answers, strict=True):
-            own = expected(model, self._consumer, case)
+        for (name, case), rows in zip(cases.items(), answers, strict=True):
+            own = expected(model, self.consumer, case)
             pairs = [pair for two in zip(own, rows, strict=True) for pair in zip(*two, strict=True)]
             same[name] = sum(first == second for first, second in pairs), len(pairs)
         return same
-
-    def close(self) -> None:
-        """End the process."""
-        self._child.communicate()
 
 
 def speak_clearly(model: Any) -> Any:
@@ -145,11 +114,7 @@ def expected(model: Any, consumer: str, case: dict[str, Any]) -> list[list[int]]
     if consumer == "genai":
         rows = zip(ids, mask.bool(), strict=True)
         batches = [(row[seen][None], seen[seen].long()[None]) for row, seen in rows]
-    how = {name: value for name, value in case["how"].items() if name != "chunk"}
-    tokens: list[list[int]] = []
-    for row, seen in batches:
-        tokens += _by_generate(model, row, seen, how)
-    return tokens
+    return [row for batch in batches for row in _by_generate(model, *batch, case["how"])]
 
 
 def _by_generate(model: Any, ids: Any, mask: Any, how: dict[str, Any]) -> list[list[int]]:
@@ -162,10 +127,9 @@ def _by_generate(model: Any, ids: Any, mask: Any, how: dict[str, Any]) -> list[l
         drawn = torch.Generator().manual_seed(ids.shape[1])
         feeds = {"input_features": torch.randn(len(ids), *sizes, generator=drawn)}
     torch.manual_seed(1)
-    length = {"max_new_tokens": TOKENS, "min_new_tokens": TOKENS}
-    settings = {"do_sample": False, "pad_token_id": 0, **length, **how}
-    written: list[list[int]] = model.generate(**feeds, **settings).tolist()
-    return [row[-TOKENS:] for row in written]
+    settings = {"do_sample": False, "pad_token_id": 0, "min_new_tokens": TOKENS, **how}
+    written = model.generate(**feeds, **settings, max_new_tokens=TOKENS)
+    return [row[-TOKENS:] for row in written.tolist()]
 
 
 def _optimum(folder: str, cases: Iterable[dict[str, Any]]) -> list[list[list[int]]]:
@@ -189,12 +153,10 @@ def _genai(folder: str, cases: Iterable[dict[str, Any]]) -> list[list[list[int]]
 
     model, written = genai.Model(folder), []
     for case in cases:
-        ids, how = np.array(case["ids"], np.int32), dict(case["how"])
-        chunk, length = how.pop("chunk", ids.shape[1]), ids.shape[1] + TOKENS
-        parameters = genai.GeneratorParams(model)
-        parameters.set_search_options(
-            max_length=length, min_length=length, batch_size=len(ids), **how
-        )
+        ids = np.array(case["ids"], np.int32)
+        chunk, length = case.get("chunk", ids.shape[1]), ids.shape[1] + TOKENS
+        parameters, sizes = genai.GeneratorParams(model), {"batch_size": len(ids), **case["how"]}
+        parameters.set_search_options(max_length=length, min_length=length, **sizes)
         generator = genai.Generator(model, parameters)
         for start in range(0, ids.shape[1], chunk):
             generator.append_tokens(ids[:, start : start + chunk])
@@ -210,12 +172,12 @@ def _main(consumer: str) -> None:
     os.dup2(2, 1)  # what packages print is no answer
     print(", ".join(f"{n} {version(n)}" for n in PACKAGES[consumer]), file=answers, flush=True)
     write = {"optimum": _optimum, "genai": _genai}[consumer]
-    for line in sys.stdin:
-        try:
-            answer: Any = write(*json.loads(line))
-        except Exception as error:  # whatever a consumer raises
-            answer = f"{type(error).__name__}: {error}"
-        print(json.dumps(answer), file=answers, flush=True)
+    folder, cases = json.load(sys.stdin)
+    try:
+        answer: Any = write(folder, cases) if cases else []
+    except Exception as error:  # whatever a consumer raises
+        answer = f"{type(error).__name__}: {error}"
+    print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

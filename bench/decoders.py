@@ -24,12 +24,9 @@ from typing import Any
 import torch
 
 import rmsnorm_export as rx
-from bench import consumers
-from bench.lib.results import Start, bullets, markdown_table, meaning, page_of, write_results
-from rmsnorm_export.decoder.export import export_generation
-from rmsnorm_export.decoder.generation import verify_generation
+from bench.consumers import PACKAGES, Writer, cases_of, speak_clearly
+from bench.lib.results import Start, publish
 from rmsnorm_export.decoder.inputs import sample_inputs, written_name
-from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.inputs import graph_inputs
@@ -53,7 +50,7 @@ def _arguments() -> argparse.Namespace:
     options = parser("bench.decoders", __doc__)
     options.add_argument("--models", nargs="+", choices=list(DECODERS), default=list(DECODERS))
     options.add_argument("--forms", nargs="*", choices=list(FORMS), default=list(FORMS))
-    for name, (package, *_) in consumers.PACKAGES.items():
+    for name, (package, *_) in PACKAGES.items():
         options.add_argument(f"--{name}", default="", help=f"Python that has {package}")
     options.add_argument("--engines", action="store_true", help="build some by TensorRT-RTX, too")
     options.add_argument("--add", action="store_true", help="keep what the file has")
@@ -61,9 +58,7 @@ def _arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def measure(
-    kind: str, arguments: argparse.Namespace, writers: dict[str, consumers.Writer]
-) -> Record:
+def measure(kind: str, arguments: argparse.Namespace, writers: list[Writer]) -> Record:
     """One architecture: norms of its graphs, and who loads them and writes the same tokens."""
     row: Record = {"model": kind, "tokens": {}, "notes": {}, "consumers": {}}
     with tempfile.TemporaryDirectory(prefix="decoders_") as name:
@@ -71,8 +66,8 @@ def measure(
             row["tokens"][form] = _written(row, form, Path(name) / form.replace(" ", "_"))
         if arguments.engines and "norms" in row:
             row["consumers"]["TensorRT-RTX"] = _built(Path(name), next(Path(name).iterdir()))
-        for consumer, writer in writers.items():
-            row["consumers"][consumer] = _loaded(kind, consumer, writer, Path(name) / consumer)
+        for writer in writers:
+            row["consumers"][writer.consumer] = _loaded(kind, writer, Path(name) / writer.consumer)
     return row
 
 
@@ -80,13 +75,13 @@ def _written(row: Record, form: str, folder: Path) -> str:
     """Export a model, let it write, and add to its row; say how many tokens are PyTorch's."""
     cache, dtype = FORMS[form]
     model = decoder(row["model"], dtype)
-    feeds = sample_inputs(model, {})
     if cache is not None:
-        cache = max(cache, feeds[written_name(model)].shape[1] + TOKENS - 1)
+        prompt = sample_inputs(model, {})[written_name(model)]
+        cache = max(cache, prompt.shape[1] + TOKENS - 1)
     try:
-        exported = export_generation(model, folder, static_cache=cache)
-        outcome = verify_generation(model, folder, feeds, tokens=TOKENS)
-    except Error as error:
+        exported = rx.export_generation(model, folder, static_cache=cache)
+        outcome = rx.verify(model, folder, generate=TOKENS)
+    except rx.Error as error:
         return _refused(error)
     counts = {graph: len(report.fused) for graph, report in exported.reports.items()}
     unfused = [site for report in exported.reports.values() for site in report.unfused]
@@ -101,7 +96,7 @@ def _written(row: Record, form: str, folder: Path) -> str:
     return same if outcome.passed else f"{same}, beyond the bounds"
 
 
-def _refused(error: Error) -> str:
+def _refused(error: rx.Error) -> str:
     return f"refused: {error.what} {error.found}"
 
 
@@ -118,21 +113,22 @@ def _built(place: Path, export: Path) -> str:
     text = " ".join(f"{name}={_SIZES.get(name, '1,8,16')}" for name in names)
     try:
         rx.build_engine(export, place / "engines", backend="tensorrt-rtx", dims=text)
-    except Error as error:
+    except rx.Error as error:
         return _refused(error)
     return "built"
 
 
-def _loaded(kind: str, consumer: str, writer: consumers.Writer, folder: Path) -> str:
+def _loaded(kind: str, writer: Writer, folder: Path) -> str:
     """Let a consumer write from an export with its names; say how many tokens are PyTorch's.
 
     Of a model that sees it is given the language model.
     """
-    model, sees = consumers.speak_clearly(decoder(kind)), "vision_config" in DECODERS[kind]
+    model, sees = speak_clearly(decoder(kind)), "vision_config" in DECODERS[kind]
+    part = "language-model" if sees else "whole"
     try:
-        export_generation(model, folder, names=consumer, part="language-model" if sees else "whole")
+        rx.export_generation(model, folder, names=writer.consumer, part=part)
         same = writer.compare(folder, model)
-    except Error as error:
+    except rx.Error as error:
         return _refused(error)
     except RuntimeError as error:
         return f"fails: {first_line(error, 200)}"
@@ -141,34 +137,23 @@ def _loaded(kind: str, consumer: str, writer: consumers.Writer, folder: Path) ->
     return ", ".join([" of ".join(map(str, totals)), *unlike, *["text alone"] * sees])
 
 
-def _page(report: Record) -> str:
+def write(report: Record, output: Path) -> str:
+    """Write a report and its page; return the page."""
     rows = report["rows"]
-    notes: dict[str, list[str]] = {}
     forms = [form for form in FORMS if any(form in row["tokens"] for row in rows)]
-    others = list(dict.fromkeys(name for row in rows for name in row["consumers"]))
-    lines, explanations = [], meaning("decoders", TOKENS=TOKENS, CACHE=CACHE)
+    notes: dict[str, list[str]] = {}
     for row in rows:
         cells = row["tokens"] | row["consumers"]
-        short = {name: text.split(":")[0] for name, text in cells.items()}
-        norms = ", ".join(f"{name} {count}" for name, count in row.get("norms", {}).items())
-        refused = f", {len(row['refused'])} refused" if row.get("refused") else ""
-        lines.append(
-            [row["model"], norms + refused, *(short.get(n, "") for n in (*forms, *others))]
-        )
-        long = [(name, text) for name, text in cells.items() if text != short[name]]
+        long = [(name, text) for name, text in cells.items() if ":" in text]
         for name, text in [*long, *row["notes"].items()]:
             notes.setdefault(text, []).append(f"{row['model']} ({name})")
-    head = [
-        *report["consumers"].values(),
-        f"rows of {' and '.join(sorted({row['date'][:10] for row in rows}))}",
-        *explanations[:1],
-        *(f"{name}: {', '.join(of)}" for name, of in consumers.CASES.items()),
-        *explanations[1:],
-    ]
-    table = markdown_table(["model", "norms as one node", *forms, *others], lines)
-    said = bullets([f"{', '.join(where)}: {text}" for text, where in notes.items()])
-    title = "Decoders: exported, and compared with PyTorch while they write"
-    return page_of(report, title, head, [*table, "", *said])
+    facts = {
+        "columns": [*forms, *dict.fromkeys(name for row in rows for name in row["consumers"])],
+        "days": sorted({row["date"][:10] for row in rows}),
+        "cases": {name: cases_of(name) for name in PACKAGES},
+        "notes": notes,
+    }
+    return publish("decoders", report, output, TOKENS=TOKENS, CACHE=CACHE, **facts)
 
 
 def main() -> int:
@@ -177,13 +162,9 @@ def main() -> int:
     start = Start()
     before = json.loads(arguments.output.read_text("utf-8")) if arguments.add else {}
     rows = {row["model"]: row for row in before.get("rows", ())}
-    writers = {
-        name: consumers.Writer(name, python)
-        for name in consumers.CASES
-        if (python := getattr(arguments, name))
-    }
+    writers = [Writer(name, python) for name in PACKAGES if (python := getattr(arguments, name))]
     versions = before.get("consumers", {})
-    versions |= {name: f"{name}: {writer.versions}" for name, writer in writers.items()}
+    versions |= {one.consumer: f"{one.consumer}: {one.versions()}" for one in writers}
     for kind in arguments.models:
         row, kept = measure(kind, arguments, writers) | {"date": start.date}, rows.get(kind, {})
         rows[kind] = kept | row
@@ -192,12 +173,8 @@ def main() -> int:
         say(json.dumps(row))
         ordered = [rows[name] for name in DECODERS if name in rows]
         report = {**start.facts(), "consumers": versions, "rows": ordered}
-        page = _page(report)
-        written = write_results(report, page, arguments.output)  # a run that is ended keeps these
-    for writer in writers.values():
-        writer.close()
+        page = write(report, arguments.output)  # a run that is ended keeps these
     print(page)
-    say(written)
     written_in_ort = [text for row in ordered for text in row["tokens"].values()]
     return int(not all(re.fullmatch(r"\d+ of \d+", text) for text in written_in_ort))
 

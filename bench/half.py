@@ -23,12 +23,10 @@ import json
 import math
 import os
 import resource
+import signal
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +35,15 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 
-from bench.lib.results import Start, bullets, markdown_table, meaning, page_of, write_results
-from rmsnorm_export.errors import Error
+import rmsnorm_export as rx
+from bench.lib.results import Start, publish
 from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.op.spec import FLOAT
 from rmsnorm_export.runtime.session import load_session, run_session
-from rmsnorm_export.system.process import Fork, ForkEndedError
-from toolbox.command import add_output, module_command, module_environment, parser, say
+from rmsnorm_export.system.process import Fork, ForkEndedError, ask
+from toolbox.command import add_output, parser, say
 
 PACKAGES = ("onnxconverter-common", "nvidia-modelopt", "diffusers")
 DRAWS = 63
@@ -57,69 +56,47 @@ Convert = Callable[[str, str, str], object]
 """Converts a file, by the file of calibration inputs, to another file."""
 
 
-def _plain() -> Convert:
-    from rmsnorm_export.graph.retype import retype
-
-    def convert(model: str, _inputs: str, output: str) -> None:
-        loaded = ir.load(model)
-        retype(loaded, {FLOAT: ir.DataType.FLOAT16})
-        ir.save(loaded, output)
-
-    return convert
+def _plain(model: str, _inputs: str, output: str) -> None:
+    loaded = ir.load(model)
+    retype(loaded, {FLOAT: ir.DataType.FLOAT16})
+    ir.save(loaded, output)
 
 
-def _ours() -> Convert:
-    import rmsnorm_export as rx
-
-    how: dict[str, Any] = {"target": "ort", "dtype": "f16"}
-    return lambda model, inputs, output: rx.optimize(model, inputs=(inputs,), **how).save(output)
+def _ours(model: str, inputs: str, output: str) -> None:
+    rx.optimize(model, inputs=(inputs,), target="ort", dtype="f16").save(output)
 
 
-def _onnxruntime() -> Convert:
+def _onnxruntime(model: str, _inputs: str, output: str) -> None:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    def convert(model: str, _inputs: str, output: str) -> None:
-        onnx.save(convert_float_to_float16(onnx.load(model), keep_io_types=True), output)
-
-    return convert
+    onnx.save(convert_float_to_float16(onnx.load(model), keep_io_types=True), output)
 
 
-def _converter_common() -> Convert:
+def _converter_common(model: str, inputs: str, output: str) -> None:
     from onnxconverter_common.auto_mixed_precision import auto_convert_mixed_precision
 
-    def convert(model: str, inputs: str, output: str) -> None:
-        with np.load(inputs) as feeds:
-            how = {"rtol": 0.01, "atol": 0.001, "keep_io_types": True}  # of its documentation
-            converted = auto_convert_mixed_precision(onnx.load(model), dict(feeds), **how)
-        onnx.save(converted, output)
-
-    return convert
+    with np.load(inputs) as feeds:
+        how = {"rtol": 0.01, "atol": 0.001, "keep_io_types": True}  # of its documentation
+        converted = auto_convert_mixed_precision(onnx.load(model), dict(feeds), **how)
+    onnx.save(converted, output)
 
 
-def _autocast() -> Convert:
+def _autocast(model: str, inputs: str, output: str) -> None:
     from modelopt.onnx.autocast import convert_to_mixed_precision
 
-    def convert(model: str, inputs: str, output: str) -> None:
-        how = {"low_precision_type": "fp16", "keep_io_types": True}
-        converted = convert_to_mixed_precision(model, calibration_data=inputs, **how)
-        del converted.graph.value_info[:]  # wrong shapes, with which ONNX Runtime does not run it
-        onnx.save(converted, output)
-
-    return convert
+    how = {"low_precision_type": "fp16", "keep_io_types": True}
+    converted = convert_to_mixed_precision(model, calibration_data=inputs, **how)
+    del converted.graph.value_info[:]  # wrong shapes, with which ONNX Runtime does not run it
+    onnx.save(converted, output)
 
 
-TOOLS: dict[str, Callable[[], Convert]] = {
+TOOLS: dict[str, Convert] = {
     "ours": _ours,
     "onnxruntime": _onnxruntime,
     "onnxconverter-common": _converter_common,
     "AutoCast": _autocast,
     "plain": _plain,
 }
-COLUMNS = (
-    ("model", "{}"), ("form", "{}"), ("tool", "{}"), ("error", "{:.2e}"), ("largest", "{:.2e}"),
-    ("of the best other's", "{}"), ("on the CPU", "{:.2e}"), ("share", "{:.3f}"), ("nodes", "{}"),
-    ("casts", "{}"), ("cpu_seconds", "{:.1f}"), ("peak_mb", "{:,.0f}"), ("detail", "{}"),
-)  # fmt: skip
 
 
 def _rounded(path: Path) -> tuple[ir.Model, Record, list[tuple[ir.Node, bool]]]:
@@ -224,7 +201,7 @@ def _drawn(feeds: dict[str, Array], seed: int) -> dict[str, Array]:
     return drawn
 
 
-def measure(name: str, form: str, tools: Iterable[str], limit: float) -> list[Record]:
+def measure(name: str, form: str, tools: Iterable[str], limit: int) -> list[Record]:
     """Convert a model by each tool, and compare with float32."""
     # Not in the processes of the tools: it imports PyTorch.
     from bench.half_models import ROWS, TRAINED, export
@@ -240,15 +217,12 @@ def measure(name: str, form: str, tools: Iterable[str], limit: float) -> list[Re
         np.savez(inputs, **{key: array[: ROWS // 2] for key, array in feeds.items()})
         for tool in tools:
             row = {"model": name, "form": form, "tool": tool}
-            words = ["--one", tool, str(source.path), str(inputs), str(output)]
-            row |= _run_one(module_command("bench.half", *words), limit)
-            if "error" in row:
-                row["detail"] = row.pop("error").replace(f"{source.path.parent}/", "")
-            else:
-                try:
+            row |= _converted(tool, [source.path, inputs, output], limit)
+            try:
+                if "detail" not in row:
                     row |= Fork(lambda: evaluate)(output, inputs_of, references)
-                except (Error, ForkEndedError) as error:
-                    row["detail"] = str(getattr(error, "found", error))[:200]
+            except (rx.Error, ForkEndedError) as error:
+                row["detail"] = str(getattr(error, "found", error))[:200]
             output.unlink(missing_ok=True)
             say(" ".join(map(str, row.values())))
             rows.append(row)
@@ -307,55 +281,46 @@ def _totals(rows: list[Record], tool: str) -> list[str]:
     ]
 
 
-def _page(report: Record) -> str:
+def write(report: Record, output: Path) -> str:
+    """Write a report and its page; return the page."""
     rows = report["rows"]
     present = [tool for tool in TOOLS if any(row["tool"] == tool for row in rows)]
-    totals = (
-        "tool", "runs:", "finite:", f"error below {BOUND}:", "at most the best other's:",
-        "beyond chance above:", "times it, median and most:", "least f16, as is:", "nodes:",
-        "Casts:", "CPU seconds:", "sums over files:",
-    )  # fmt: skip
-    cells = [
-        [form.format(row[key]).replace("|", "/") if key in row else "" for key, form in COLUMNS]
-        for row in (row | _in_words(rows, row) for row in rows)
-    ]
-    head = ["`python -m bench.half`, a process with a time limit for each conversion"]
-    lines = [
-        *bullets(meaning("half", DRAWS=DRAWS)), "",
-        *markdown_table(totals, [_totals(rows, tool) for tool in present]), "",
-        *markdown_table([key for key, _ in COLUMNS], cells),
-    ]  # fmt: skip
-    return page_of(report, "float32 made float16", head, lines)
+    facts = {"rows": [row | _in_words(rows, row) for row in rows], "BOUND": BOUND, "DRAWS": DRAWS}
+    totals = [_totals(rows, tool) for tool in present]
+    return publish("half", report, output, totals=totals, **facts)
 
 
 def _key(row: Record) -> tuple[str, str, str]:
     return row["model"], row["form"], row["tool"]
 
 
-def _report_one(run: Callable[[], object]) -> None:
-    """Run a function, and print what it took on the last line.
+def _converted(tool: str, files: Sequence[Path], limit: int) -> Record:
+    """Return what `convert` does in a process of its own, or the ``detail`` of why it failed."""
+    request = {"tool": tool, "files": list(map(str, files)), "limit": limit}
+    ended = ask("bench.half:convert", request)
+    if ended.code == -signal.SIGALRM:
+        return {"detail": f"more than {limit} s"}
+    detail = (ended.last_line() or ended.how()).replace(f"{files[0].parent}/", "")[:120]
+    return ended.result or {"detail": detail}
 
-    Its seconds, those of the processor in it and its forks, and the largest memory of one of these.
+
+def convert(request: Record) -> Record:
+    """Convert a file by a tool; a process that takes too long is ended.
+
+    Returns:
+        The seconds of the processor in this process and its forks, without imports, and the largest
+        memory of one of these; or the ``detail`` of why it failed.
     """
-    start, busy = time.perf_counter(), sum(os.times()[:4])
-    run()
-    gc.collect()  # ends the forks that nothing holds
-    seconds, cpu = time.perf_counter() - start, sum(os.times()[:4]) - busy
-    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu, "peak_mb": _peak() / 1024}))
-
-
-def _run_one(command: list[str], limit: float) -> Record:
-    """Return what a process that calls ``_report_one`` printed, or why it failed as ``error``."""
+    signal.alarm(request["limit"])
+    tool = TOOLS[request["tool"]]
+    _convert_first(tool)
+    busy = sum(os.times()[:4])
     try:
-        done = subprocess.run(
-            command, env=module_environment(), capture_output=True, text=True, timeout=limit
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"more than {limit:.0f} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:120]}
-    result: Record = json.loads(done.stdout.splitlines()[-1])
-    return result
+        tool(*request["files"])
+    except rx.Error as error:
+        return {"detail": f"{error.what} {error.found}"[:120]}
+    gc.collect()  # ends the forks that nothing holds
+    return {"cpu_seconds": sum(os.times()[:4]) - busy, "peak_mb": _peak() / 1024}
 
 
 def _peak() -> int:
@@ -369,7 +334,7 @@ def _peak() -> int:
     return max(forks, int(status.partition("VmHWM:")[2].split()[0]))
 
 
-def _convert_first(convert: Convert) -> None:
+def _convert_first(tool: Convert) -> None:
     """Convert a model of one product: what a tool imports only then is no part of its time."""
     text = '<ir_version: 8, opset_import: ["": 18]> g (float[4, 4] x) => (float[4, 4] y) {'
     model = onnx.parser.parse_model(f"{text} y = MatMul (x, x) }}")
@@ -377,44 +342,28 @@ def _convert_first(convert: Convert) -> None:
         source, inputs, output = (str(Path(folder, name)) for name in ("a.onnx", "b.npz", "c.onnx"))
         onnx.save(model, source)
         np.savez(inputs, x=np.eye(4, dtype=np.float32))
-        convert(source, inputs, output)
-
-
-def _one(tool: str, model: str, inputs: str, output: str) -> int:
-    convert = TOOLS[tool]()
-    _convert_first(convert)
-    try:
-        _report_one(lambda: convert(model, inputs, output))
-    except Error as error:
-        say(f"{error.what} {error.found}")
-        return 1
-    return 0
+        tool(source, inputs, output)
 
 
 def main() -> int:
     """Measure, print and write; 1 where ours failed."""
-    if sys.argv[1:2] == ["--one"]:  # a process of its own
-        return _one(*sys.argv[2:])
     from bench.half_models import MODELS
 
     flags, words = parser("bench.half", __doc__), [*MODELS, *FORMS, *TOOLS]
     text = "models, forms and tools; the other rows stay as they were measured before"
     flags.add_argument("--only", nargs="+", default=[], choices=words, metavar="WORD", help=text)
-    flags.add_argument("--time-limit", type=float, default=300, help="of a conversion, seconds")
+    flags.add_argument("--time-limit", type=int, default=300, help="of a conversion, seconds")
     add_output(flags, "half.json")
     options, start = flags.parse_args(), Start()
-    chosen = [
-        [word for word in group if word in options.only] or list(group)
-        for group in (MODELS, FORMS, TOOLS)
-    ]
+    groups = MODELS, FORMS, TOOLS
+    chosen = [[word for word in group if word in options.only] or list(group) for group in groups]
     before = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
     rows = {_key(row): row for row in before.get("rows", ())}
     for name, form in itertools.product(*chosen[:2]):
         rows |= {_key(row): row for row in measure(name, form, chosen[2], options.time_limit)}
         order = [key for key in itertools.product(MODELS, FORMS, TOOLS) if key in rows]
         report = start.facts(*PACKAGES) | {"rows": [rows[key] for key in order]}
-        page = _page(report)
-        say(write_results(report, page, options.output))
+        page = write(report, options.output)
     print(page)
     return int(any("error" not in row for key, row in rows.items() if "ours" in key))
 

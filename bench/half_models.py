@@ -8,6 +8,7 @@ to it, which the norms that read it take out again: what the model computes stay
 from __future__ import annotations
 
 import math
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -64,29 +65,18 @@ class _FirstOutput(torch.nn.Module):
 
 
 def _random(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
-    settings, kind, rows = MODELS[name]["settings"], MODELS[name].get("kind"), ROWS
+    table = MODELS[name]
+    kind = pkgutil.resolve_name(table["kind"]) if "kind" in table else None
     if name == "sd3":
-        import diffusers
-
-        return getattr(diffusers, kind)(**settings), {
-            "hidden_states": torch.randn(rows, 4, 8, 8),
-            "encoder_hidden_states": torch.randn(rows, 7, 64),
-            "pooled_projections": torch.randn(rows, 64),
-            "timestep": torch.tensor([999.0, 700.0, 300.0, 20.0]),
-        }
-    config = transformers.AutoConfig.for_model(name, **{**COMMON, **settings})
-    if name == "whisper":
-        from transformers.models.whisper.modeling_whisper import WhisperEncoder
-
-        return WhisperEncoder(config), {"input_features": torch.randn(rows, 16, 48)}
-    module = (
-        getattr(transformers, kind)(config)
-        if kind
-        else transformers.AutoModelForCausalLM.from_config(config, **_PLAIN)
-    )
-    if name == "vit":
-        return module, {"pixel_values": torch.randn(rows, 3, 32, 32)}
-    return module, {"input_ids": torch.randint(3, 512, (rows, 16))}
+        model = kind(**table["settings"])
+    else:
+        config = transformers.AutoConfig.for_model(name, **{**COMMON, **table["settings"]})
+        language_model = transformers.AutoModelForCausalLM.from_config
+        model = kind(config) if kind else language_model(config, **_PLAIN)
+    inputs = {key: torch.randn(size) for key, size in table.get("inputs", {}).items()}
+    if name == "sd3":
+        inputs["timestep"] = torch.tensor([999.0, 700.0, 300.0, 20.0])
+    return model, inputs or {"input_ids": torch.randint(3, 512, (ROWS, 16))}
 
 
 def _trained() -> tuple[Any, dict[str, torch.Tensor]]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,14 @@ import onnx.inliner
 import onnx_ir as ir
 
 import rmsnorm_export as rx
-from bench.lib.results import Start, markdown_table, page_of, write_results
-from bench.lib.timing import samples
-from rmsnorm_export.errors import Error
+from bench.lib.measure import Run, our_kernels, samples
+from bench.lib.results import Start, publish
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.body_key import body_key
 from rmsnorm_export.op.dtypes import Array, numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.printable import plural
 from rmsnorm_export.runtime.session import load_session, onnxruntime
-from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 from toolbox.command import add_output, parser, say
 from toolbox.node_model import node_model
 
@@ -62,7 +60,6 @@ HEADINGS = (
     "threads", "shape", "dtype", "norm", "contender", "microseconds:", "to portable:", "to copy:",
     "to against:",
 )  # fmt: skip
-Run = Callable[[], object]
 
 
 def _models(norm: str, dtype: int, rows: int, n: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
@@ -91,7 +88,7 @@ def contenders(
         how: dict[str, Any] = {"threads": threads, "kernels": libraries.get(label)}
         try:
             session = load_session(model.SerializeToString(), optimize=True, **how)
-        except Error as error:
+        except rx.Error as error:
             say(f"{label} is not run: {error.found[:120]}")
         else:
             yield label, _bound(session, feeds)
@@ -144,20 +141,14 @@ def main() -> int:
     flags.add_argument("--against", type=Path, help=text)
     add_output(flags, "bench_native.json")
     options = flags.parse_args()
-    try:
-        libraries = {"native": onnxruntime_library()}
-    except Error as error:
-        say(str(error))
+    if (library := our_kernels()) is None:
         return 3
+    libraries = {"native": library}
     if options.against:
         libraries["against"] = options.against
     rows = [*_rows(libraries)]
     report = start.facts() | {"rows": [dict(zip(HEADINGS, row, strict=True)) for row in rows]}
-    head = ["least of interleaved samples; of one thread its processor time"]
-    table = markdown_table(HEADINGS, rows)
-    page = page_of(report, "Kernels for ONNX Runtime on the CPU", head, table)
-    print(page)
-    print(write_results(report, page, options.output))
+    print(publish("bench_native", report, options.output))
     return 0
 
 

@@ -20,20 +20,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import rmsnorm_export as rx
-from bench.chart import chart
-from bench.lib.results import Start, markdown_table, meaning, page_of, write_results
-from rmsnorm_export.errors import Error
+from bench.lib.measure import our_kernels, worst_difference
+from bench.lib.results import PAGES, Start, publish
 from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.runtime.session import executed_graph, is_norm, open_session, run_session
 from rmsnorm_export.system.files import write_whole
-from rmsnorm_export.tensorrt.plugin.libraries import onnxruntime_library
 from toolbox.command import add_output, parser, say
 from toolbox.corpus import architectures
 from toolbox.corpus.arch_table import ENTRIES
@@ -125,14 +122,10 @@ def count_norms(path: Path, export: Export, kernels: Path | None = None) -> Coun
     """
     executed = executed_graph(str(path), kernels=kernels)
     session = open_session(path, optimize=True, threads=1, kernels=kernels)
-    output = next(iter(run_session(session, export.inputs()).values())).astype(np.float64)
-    expected = export.output().astype(np.float64)
-    error = np.abs(output - expected).max() / np.abs(expected).max()
-    return Count(
-        min(sum(map(is_norm, executed.node)), export.norms),
-        min(sum(map(is_norm, onnx.load(path).graph.node)), export.norms),
-        float(error) if np.isfinite(error) else float("inf"),
-    )
+    output = next(iter(run_session(session, export.inputs()).values()))
+    graphs = executed, onnx.load(path).graph
+    in_session, in_file = (min(sum(map(is_norm, one.node)), export.norms) for one in graphs)
+    return Count(in_session, in_file, worst_difference(output, export.output()))
 
 
 def count_all(
@@ -142,7 +135,7 @@ def count_all(
     assert export.path is not None
     try:
         counts = {RAW: count_norms(export.path, export)}
-    except Error as error:
+    except rx.Error as error:
         return f"ONNX Runtime does not run what PyTorch wrote: {error.found[:100]}"
     for label, tool in tools.items():
         with TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -176,49 +169,34 @@ def totals(models: Mapping[str, Mapping[str, Count]]) -> list[list[str]]:
     return rows
 
 
-def _left_out(reasons: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason, with its types of model; a type of number where it is one."""
+def _left_out(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return types of model by the reason; with a type of number where it is one."""
     grouped: dict[str, dict[str, list[str]]] = {}
     for key, reason in reasons.items():
         name, _, dtype = key.rpartition("-")
         grouped.setdefault(reason, {}).setdefault(name, []).append(dtype)
-    lines = []
-    for reason, types in sorted(grouped.items()):
-        names = [name if len(in_) > 1 else f"{name} ({in_[0]})" for name, in_ in types.items()]
-        lines.append(f"- {reason} ({len(types)}): {', '.join(names)}")
-    return ["Not counted:", "", *lines] if lines else []
+    return {
+        reason: [name if len(in_) > 1 else f"{name} ({in_[0]})" for name, in_ in types.items()]
+        for reason, types in sorted(grouped.items())
+    }
 
 
 def write(report: dict[str, Any], output: Path) -> None:
     """Write a report, its page and its chart."""
-    table = [list(row.values()) for row in report["rows"]]
     counted, skipped = (
         {key.rpartition("-")[0] for key in report[part]} for part in ("models", "left_out")
     )
-    exports = len(report["models"])
-    every = report["norms"]
-    head = f"{len(counted)} of {len(counted | skipped)} types of model, {exports} exports"
-    title = "Norms that are one kernel\n\n![chart](norms.svg)"
-    left_out = _left_out(report["left_out"])
-    lines = [*meaning("norms"), "", *markdown_table(HEADINGS, table), "", *left_out]
-    page = page_of(report, title, [f"{head}, {every:,} norms"], lines)
-    print(page)
-    print(write_results(report, page, output))
-    write_whole(output.with_suffix(".svg"), chart(table, every, report["versions"]))
-
-
-def _kernels() -> Path | None:
-    """Return the library of our CPU kernels; None where it is not built."""
-    try:
-        return onnxruntime_library()
-    except Error as error:
-        say(str(error))
-        return None
+    types = {"counted": len(counted), "types": len(counted | skipped)}
+    print(publish("norms", report, output, not_counted=_left_out(report["left_out"]), **types))
+    table = [row.values() for row in report["rows"]]
+    bars = [(name, *(int(cell.replace(",", "")) for cell in cells)) for name, *cells in table]
+    chart = PAGES.get_template("norms.svg.j2").render(report, bars=bars)
+    write_whole(output.with_suffix(".svg"), chart)
 
 
 def main() -> int:
     """Count, and write; 1 when ours failed, or is wrong."""
-    flags, start, kernels = parser("bench.norms", __doc__), Start(), _kernels()
+    flags, start, kernels = parser("bench.norms", __doc__), Start(), our_kernels()
     flags.add_argument("--models", nargs="+", help="types of transformers instead of all")
     add_output(flags, "norms.json")
     options = flags.parse_args()

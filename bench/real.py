@@ -24,12 +24,11 @@ import numpy as np
 import torch
 import transformers
 
+import rmsnorm_export as rx
 from bench.lib import exporters
 from bench.lib.decoding import logits_of, timed
-from bench.lib.exporters import STATIC, Record
-from bench.lib.results import Start, markdown_table, meaning, page_of, write_results
-from rmsnorm_export.decoder.generation import verify_generation
-from rmsnorm_export.errors import Error
+from bench.lib.exporters import Record
+from bench.lib.results import Start, publish
 from rmsnorm_export.system.files import write_whole
 from toolbox.command import ROOT, add_output, parser, say
 from toolbox.trained import INSTALL, trained_model
@@ -71,20 +70,18 @@ class _Reference:
     def compared(self, out: Path) -> Record:
         """Return what an export writes, and what its graph of a prompt says of the text."""
         logits = logits_of(_graph(out, "prefill"), self._ids.numpy(), self._heads)
-        return {
-            "tokens": self._written(out),
-            "perplexity by prompt": _perplexity(logits, self._ids),
-        }
+        by_prompt = _perplexity(logits, self._ids)
+        return {"tokens": self._written(out), "perplexity by prompt": by_prompt}
 
     def _written(self, out: Path) -> str:
         """Return how many greedy tokens after some prompts are PyTorch's."""
         same = tokens = 0
         for prompt in PROMPTS:
-            feeds = self._tokenizer(prompt, return_tensors="pt")
+            feeds = self._tokenizer(prompt, return_tensors="np")
             inputs = {name: feeds[name] for name in ("input_ids", "attention_mask")}
             try:
-                outcome = verify_generation(self._model, out, inputs, tokens=TOKENS)
-            except Error as error:
+                outcome = rx.verify(self._model, out, inputs=inputs, generate=TOKENS)
+            except rx.Error as error:
                 return f"refused: {error.found[:120]}"
             if outcome.not_run:
                 return f"not run: {outcome.not_run[:120]}"
@@ -96,9 +93,8 @@ class _Reference:
 def measure(source: Path, place: Path, arguments: Any) -> list[Record]:
     """Export by every exporter, compare with PyTorch, and time all graphs."""
     # First: a child's largest memory counts what this process had when it began.
-    templates = {"optimum": arguments.cli, "builder": arguments.builder, "mobius": arguments.mobius}
-    folders = {}
-    for name, command in exporters.commands(source, place, **templates).items():
+    tools, folders = {name: getattr(arguments, name) for name in exporters.TOOLS}, {}
+    for name, command in exporters.commands(source, place, tools).items():
         folders[name] = exporters.folder_of(name, place)
         with _kept(folders[name]) as record:
             if "megabytes" not in record:
@@ -153,36 +149,10 @@ def _time(
                     of.setdefault("shares", []).append(float(np.median(mine / base)))
 
 
-def _page(report: Record) -> str:
-    def cell(row: Record, name: str, form: str = "{:.1f}") -> str:
-        value = row.get(name)
-        return "" if value is None else value if isinstance(value, str) else form.format(value)
-
-    def times(row: Record, role: str) -> list[str]:
-        if (of := row.get(role)) is None:
-            return ["", ""]
-        low, middle, high = (float(f(of["shares"])) for f in (np.min, np.median, np.max))
-        return [f"{np.median(of['ms']):.1f}", f"{middle:.3f} ({low:.2f} to {high:.2f})"]
-
-    rows = [
-        [
-            row["exporter"], cell(row, "tokens"), cell(row, "perplexity by prompt", "{:.3f}"),
-            cell(row, "megabytes", "{:.0f}"), *times(row, "token"), *times(row, "prompt"),
-            cell(row, "export seconds", "{:.0f}"), cell(row, "export gigabytes"),
-            cell(row, "detail"),
-        ]
-        for row in report["rows"]
-    ]  # fmt: skip
-    headings = (
-        "exporter", "tokens", "perplexity:", "MB:", "token ms:", "share:", "prompt ms:", "share:",
-        "export s:", "GB:", "",
-    )  # fmt: skip
-    sizes = {"TOKENS": TOKENS, "PAST": PAST, "STATIC": STATIC, "ROUNDS": ROUNDS, "text": 2 * PAST}
-    explanations = meaning("real", **sizes, prompts=len(PROMPTS), place=TEXT.relative_to(ROOT))
-    if not report["repeats"]:
-        explanations[1] = "times were not measured (--repeats 0)"
-    title = "A trained model, by exporter"
-    return page_of(report, title, explanations, markdown_table(headings, rows))
+def write(report: Record, output: Path) -> str:
+    """Write a report and its page; return the page."""
+    sizes = {"PAST": PAST, "PROMPTS": PROMPTS, "ROUNDS": ROUNDS, "TOKENS": TOKENS}
+    return publish("real", report, output, **sizes)
 
 
 def main() -> int:
@@ -191,9 +161,8 @@ def main() -> int:
     text = "runs of a graph in a round; 0: export and compare alone"
     options.add_argument("--repeats", type=int, default=24, help=text)
     options.add_argument("--folder", type=Path, help="exports, kept there; default: made anew")
-    options.add_argument("--cli", default=exporters.OPTIMUM, help="command of optimum")
-    options.add_argument("--builder", default=exporters.BUILDER, help="of onnxruntime-genai")
-    options.add_argument("--mobius", default=exporters.MOBIUS, help="command of mobius-onnx")
+    for name, command in exporters.TOOLS.items():
+        options.add_argument(f"--{name}", default=command, help=f"instead of {command}")
     add_output(options, "real.json")
     arguments, start = options.parse_args(), Start()
     if (source := trained_model()) is None:
@@ -204,11 +173,8 @@ def main() -> int:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="real_")))
         place.mkdir(parents=True, exist_ok=True)
         rows = measure(source, place, arguments)
-    report = {**start.facts(), "weights": INSTALL, "repeats": arguments.repeats}
-    report["rows"] = rows
-    page = _page(report)
-    print(page)
-    say(write_results(report, page, arguments.output))
+    report = start.facts() | {"weights": INSTALL, "repeats": arguments.repeats, "rows": rows}
+    print(write(report, arguments.output))
     return 0
 
 

@@ -18,8 +18,7 @@ from toolbox.command import RESULTS, ROOT
 
 pytest.importorskip("transformers", reason="pip install 'rmsnorm-export[decoder]'")
 
-from bench import norms
-from bench.demo.measure import worst_difference
+from bench.lib.measure import worst_difference
 from bench.norms import Count, is_wrong
 
 
@@ -44,9 +43,10 @@ def test_a_benchmark_finds_what_it_imports(path: Path) -> None:
 @pytest.mark.export
 def test_bench_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With exporters that fail in the place of others': a row says so, and ours are kept."""
-    form = "two graphs, fused"
-    monkeypatch.setattr("bench.lib.exporters._OURS", {form: "--fusions cpu"})
-    monkeypatch.setattr("bench.lib.exporters._QUANTIZED", (form,))
+    form = "ours, two graphs, fused"
+    exporters = importlib.import_module("bench.lib.exporters")
+    kept = [name for name in exporters.COMMANDS if name.startswith(form) or "ours" not in name]
+    monkeypatch.setattr(exporters, "COMMANDS", {name: exporters.COMMANDS[name] for name in kept})
     real, source = importlib.import_module("bench.real"), tmp_path / "source"
     decoder = importlib.import_module("toolbox.corpus.decoders").decoder
     decoder("llama", max_position_embeddings=1024).save_pretrained(source)
@@ -71,7 +71,7 @@ def test_bench_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         dict.fromkeys(before, True)
     )
     for role in ("token", "prompt"):
-        assert len(after[f"ours, {form}"][role]["ms"]) == real.ROUNDS
+        assert len(after[form][role]["ms"]) == real.ROUNDS
 
 
 @pytest.mark.slow
@@ -123,12 +123,13 @@ def test_bench_norms(run: Callable[..., None], tmp_path: Path) -> None:
     assert len(drawn.findall(".//{*}rect")) == 1 + 3 * len(kernels)
 
 
-def test_the_page_of_norms_follows_from_its_file(tmp_path: Path) -> None:
-    norms.write(
-        json.loads((RESULTS / "norms.json").read_text(encoding="utf-8")), tmp_path / "norms.json"
-    )
-    for name in ("norms.json", "norms.md", "norms.svg"):
-        assert (tmp_path / name).read_bytes() == (RESULTS / name).read_bytes()
+@pytest.mark.parametrize("name", ["decoders", "half", "norms", "real"])
+def test_a_page_follows_from_its_file(name: str, tmp_path: Path) -> None:
+    path = RESULTS / f"{name}.json"
+    report = json.loads(path.read_text(encoding="utf-8"))
+    importlib.import_module(f"bench.{name}").write(report, tmp_path / path.name)
+    files = {file.name: file.read_bytes() for file in RESULTS.glob(f"{name}.*")}
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == files
 
 
 def test_a_result_is_wrong_beyond_its_bound_and_that_of_the_raw_file() -> None:

@@ -26,7 +26,7 @@ pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
 
 import torch
 
-from bench.gpu import correct, kernels, sanitize, speed, steps, tune
+from bench.gpu import correct, kernels, speed, steps, tune
 from bench.gpu.__main__ import main
 from bench.gpu.machine import Built, Machine
 from tests.plugins import interpreted
@@ -65,7 +65,7 @@ def test_every_step_without_a_gpu(tmp_path: Path, machine: Machine) -> None:
     works = {(row["op"], row["rows"], row["n"], row["dtype"]) for row in results["rows"]}
     assert works == set(map(dataclasses.astuple, speed.grid(machine.largest)))
     assert all("seconds" in row["contenders"]["ours"] for row in results["rows"])
-    for tool in sanitize.TOOLS:
+    for tool in correct.SANITIZERS:
         assert "ERROR SUMMARY: 0 errors" in (tmp_path / f"{tool}.log").read_text()
     assert "clusters of 16" in page
     assert "| ours, us |" in page
@@ -102,7 +102,7 @@ def test_every_variant_is_right() -> None:
     assert told[-2][0] == "wrong"
 
 
-def test_the_choice_follows_the_times() -> None:
+def test_the_choice_follows_the_times(tmp_path: Path) -> None:
     """Of a length where one shape is fastest for many rows and slow for one, another is taken."""
     shapes = {way.vectors: way for way in tune.shapes(4096) if way[3:5] == (1, 1)}
     rows = [
@@ -112,7 +112,9 @@ def test_the_choice_follows_the_times() -> None:
         for v, times in ((1, (1, 3)), (2, (1.1, 1)), (4, (2, 2)))
         for count, time_ in zip((65536, 1), times, strict=True)
     ]
-    page = "\n".join(tune.tables(rows))
+    report = steps.Report(tmp_path, "gpu_tune", "made up", tune.tables)
+    report.facts["rows"] = rows
+    page = report.write()
     assert "| 8,192 | 2 | 256 | 256 | 1 | 1 | 1.10 |" in page
 
 
@@ -123,9 +125,9 @@ def test_what_a_sanitizer_finds_is_wrong(tmp_path: Path) -> None:
     machine = dataclasses.replace(machine, logs=tmp_path)
     for tool, wrong in (("memcheck", 0), ("racecheck", 2)):
         jobs, options = correct.drawn(1, 2, few=True), {"end": math.inf}
-        outcome = sanitize.run(machine, tool, kernel_build.driver(), jobs, **options)
+        outcome = correct.sanitized(machine, tool, kernel_build.driver(), jobs, **options)
         assert (outcome.problems, len(outcome.wrong)) == (2, wrong), outcome.wrong
-    nothing = sanitize.run(machine, "memcheck", kernel_build.driver(), [], **options)
+    nothing = correct.sanitized(machine, "memcheck", kernel_build.driver(), [], **options)
     assert "no problem was run" in nothing.wrong
 
 

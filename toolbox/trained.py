@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from toolbox.command import say
 
@@ -37,10 +36,7 @@ def _convert(weights: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    how: dict[str, Any] = {
-        "pretrained_model_name_or_path": weights.parent,
-        "gguf_file": weights.name,
-    }
+    how = {"pretrained_model_name_or_path": weights.parent, "gguf_file": weights.name}
     read = AutoModelForCausalLM.from_pretrained(**how, dtype=torch.float32)
     config = read.config
     del config.quantization_config  # by which transformers would not save it
@@ -49,7 +45,7 @@ def _convert(weights: Path, folder: Path) -> None:
     model.load_state_dict(read.state_dict())
     AutoTokenizer.from_pretrained(**how).save_pretrained(folder)
     settings = folder / "tokenizer_config.json"
-    known = {"tokenizer_class": "PreTrainedTokenizerFast"}  # to releases before 5, too
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | known), encoding="utf-8")
+    own = {"tokenizer_class": "PreTrainedTokenizerFast"}  # to releases before 5, too
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | own), encoding="utf-8")
     model.generation_config.save_pretrained(folder)
     model.save_pretrained(folder)

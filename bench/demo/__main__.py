@@ -15,8 +15,11 @@ site is not proved or has no module, the logits or tokens moved, or no engine co
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shlex
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
@@ -25,10 +28,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded: the weigh
 import torch
 
 import rmsnorm_export as rx
-from bench.demo.end import generate, page_and_engine
-from bench.demo.measure import compare_speed, opened, worst_difference
 from bench.demo.models import ARCHITECTURES, OPSET, Exported, export
 from bench.demo.report import STRAIGHT, Row, show
+from bench.lib.measure import compare_speed, opened, worst_difference
+from rmsnorm_export.cli.main import main as command_line
 from rmsnorm_export.lower.targets import Target
 from toolbox.command import ROOT, parser, say
 
@@ -59,6 +62,42 @@ def _demonstrate(name: str, source: Exported, seconds: float) -> list[Row]:
     return rows
 
 
+def _run(*words: str) -> list[str]:
+    """Run a command, which may replace files; what did not hold."""
+    command = [*words, "--force"]
+    say(f"rmsnorm-export {shlex.join(command)}")
+    code = command_line(command)
+    return [] if code == 0 else [f"rmsnorm-export {words[0]} ended with {code}"]
+
+
+def _page_and_engine(source: Path) -> list[str]:
+    """Write the report of a model as a page, and an engine, beside it; what did not hold."""
+    path, page = source.with_name(f"{source.stem}_portable.onnx"), source.with_suffix(".html")
+    files = ["-o", str(path), "--report", str(page)]
+    problems = _run("optimize", str(source), "--prove", "--quiet", *files)
+    print(f"\nreport of {source.name}, for a browser: {page}\n")
+    if find_spec("tensorrt_rtx") is None:
+        print('no engine: TensorRT-RTX is not installed (pip install ".[tensorrt-rtx]")')
+        return problems
+    engine = path.with_suffix(".engine")  # building needs no GPU
+    return problems + _run("build", str(path), "-o", str(engine), "--backend", "tensorrt-rtx")
+
+
+def _generate(folder: Path, layers: int) -> list[str]:
+    """Export a decoder with its cache and let it write beside PyTorch; what did not hold.
+
+    Its config.json has the sizes of the demo's first model, its weights are random. Two rows of
+    32 tokens are written, one of which is padded.
+    """
+    config = next(iter(ARCHITECTURES.values())).config()
+    config.num_hidden_layers, config.use_cache = layers, True
+    config.architectures = ["LlamaForCausalLM"]
+    path = folder / "config.json"
+    path.write_text(json.dumps(config.to_dict(), default=str), encoding="utf-8")
+    how = ["--task", "generation", "--fusions", "cpu", "--verify", "--require", "all"]
+    return _run("export", str(path), *how, "-o", str(folder / "decoder"))
+
+
 def _arguments() -> argparse.Namespace:
     options = parser("bench.demo", __doc__)
     every = [*ARCHITECTURES]
@@ -84,9 +123,9 @@ def main() -> int:
         rows += _demonstrate(name, source, arguments.seconds)
         paths.append(source.path)
     problems = [text for row in rows for text in row.problems()]
-    problems += page_and_engine(paths[0])
+    problems += _page_and_engine(paths[0])
     if not arguments.no_decoder:
-        problems += generate(arguments.folder, arguments.layers)
+        problems += _generate(arguments.folder, arguments.layers)
     print(f"\nfiles in {arguments.folder}: {', '.join(sorted(os.listdir(arguments.folder)))}\n")
     show(rows)
     for text in problems:

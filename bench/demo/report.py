@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import rmsnorm_export as rx
 from bench.demo.models import ARCHITECTURES, type_of
-from bench.lib.results import meaning
+from bench.lib.results import PAGES
 from rmsnorm_export.benchmark.result import Timing
 from rmsnorm_export.show.text import Table, render
 
@@ -35,25 +35,23 @@ class Row:
 
     def problems(self) -> list[str]:
         """What must not happen."""
-        found = []
         report, bound = self.report, LOGIT_BOUND[type_of(self.name)]
-        sites = len(report.fused) + len(report.kept)
-        if self.target in ("portable", STRAIGHT) and sites != self.norm_calls:
-            found.append(f"{sites} of {self.norm_calls} norms are one node")
-        if sites + len(report.refused) < self.norm_calls:
-            found.append(f"{self.norm_calls - sites} norms are missing, not all with a reason")
-        if self.proved != len(report.fused):
-            found.append(f"{self.proved} of {len(report.fused)} sites are proved")
-        if self.target == STRAIGHT and any(site.module is None for site in self.report.fused):
-            found.append("a site does not know its module")
-        if any(refusal.reason == "proof-failed" for refusal in report.refused):
-            found.append("a proof failed")
-        # Written so that NaN fails too.
-        if not self.source_difference <= bound:
-            found.append(f"the logits are {self.source_difference:.1e} off the export's")
-        if not self.torch_difference <= bound:
-            found.append(f"the logits are {self.torch_difference:.1e} off PyTorch's")
-        return [f"{self.name}, {self.target}: {text}" for text in found]
+        fused, sites = len(report.fused), len(report.fused) + len(report.kept)
+        missing, off = self.norm_calls - sites, "the logits are {:.1e} off {}'s".format
+        every = missing == 0 or self.target not in ("portable", STRAIGHT)
+        named = self.target != STRAIGHT or all(site.module for site in report.fused)
+        failed = any(refusal.reason == "proof-failed" for refusal in report.refused)
+        checks = (
+            (every, f"{sites} of {self.norm_calls} norms are one node"),
+            (missing <= len(report.refused), f"{missing} norms are missing, not all with a reason"),
+            (self.proved == fused, f"{self.proved} of {fused} sites are proved"),
+            (named, "a site does not know its module"),
+            (not failed, "a proof failed"),
+            # NaN is not within a bound.
+            (self.source_difference <= bound, off(self.source_difference, "the export")),
+            (self.torch_difference <= bound, off(self.torch_difference, "PyTorch")),
+        )
+        return [f"{self.name}, {self.target}: {text}" for holds, text in checks if not holds]
 
     @property
     def proved(self) -> int:
@@ -92,5 +90,5 @@ def show(rows: Sequence[Row]) -> None:
     """Print the table, what its columns say, and what the norms of each model are."""
     names = dict.fromkeys(row.name for row in rows)
     table = Table("", _TARGET_HEADINGS, [row.cells() for row in rows], _NUMBERS)
-    print(render([table]), *meaning("demo"), "", sep="\n")
+    print(render([table]), PAGES.get_template("demo.md.j2").render(), sep="\n")
     print(*(f"{name}: {ARCHITECTURES[name].why}" for name in names), "", sep="\n")

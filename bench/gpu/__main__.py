@@ -26,8 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.report import Report
-from bench.gpu.steps import run
+from bench.gpu.steps import Report, run
 from toolbox.command import RESULTS, ROOT, parser, say
 
 CHECKS = ("kernels", "tune", "onnxruntime")
@@ -59,14 +58,12 @@ def check(options: argparse.Namespace, machine: Any = None) -> int:
         UnavailableError, ImportError, FileNotFoundError: something is missing here.
     """
     module = importlib.import_module(f"bench.gpu.{options.check}")
-    path = options.out / f"gpu_{options.check}.json"
     if options.check == "onnxruntime":
         every, device = module.steps(options.provider, options.kernels), options.provider
     else:
         from bench.gpu.machine import Built, Machine
 
-        machine = machine or Machine()
-        machine = dataclasses.replace(machine, logs=options.out, seed=options.seed)
+        machine = dataclasses.replace(machine or Machine(), logs=options.out, seed=options.seed)
         if problem := machine.missing():
             raise UnavailableError(problem)
         every, device = module.steps(machine, Built.of(options.built)), machine.name()
@@ -75,9 +72,9 @@ def check(options: argparse.Namespace, machine: Any = None) -> int:
         raise UnavailableError(f"there is no step {min(unknown)}: {names}")
     options.out.mkdir(parents=True, exist_ok=True)
     asked = [step for step in every if not options.steps or step.name in options.steps]
-    report = Report(path, module.TITLE, device, module.tables)
+    report = Report(options.out, f"gpu_{options.check}", device, module.tables)
     run(asked, report, minutes=options.minutes)
-    print(report.outcome())
+    print(report.write())
     return int(bool(report.facts["wrong"]))
 
 

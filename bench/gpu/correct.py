@@ -12,30 +12,21 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16, NormSpec
+from toolbox import driver
 from toolbox.command import say
-from toolbox.driver import (
-    BF16,
-    F16,
-    F32,
-    FP8,
-    INT8,
-    Array,
-    Driver,
-    Job,
-    LaunchError,
-    RefusalError,
-    check,
-)
+from toolbox.driver import BF16, F16, F32, FP8, INT8, Array, Job
 
 LENGTHS = (1, 2, 3, 7, 8, 16, 31, 64, 65, 96, 111, 128, 199, 256, 512, 768, 1000, 1024, 2048, 2560)
 LENGTHS += (4096, 4104, 5120, 6144, 8192, 8200, 12288, 16384, 16392, 32768, 49152, 65536, 65544)
 LENGTHS += (131072, 131073, 262144, 1048576)
 _MOST_ELEMENTS, _FEW_ELEMENTS = 1 << 18, 1 << 17
 MOST_FAILED_LAUNCHES = 20
+SANITIZERS = ("memcheck", "racecheck", "synccheck")
 _STASH = {F16: FLOAT16, BF16: BFLOAT16}
 
 
@@ -73,28 +64,55 @@ def run(
     """
     outcome = Correctness()
     start = time.perf_counter()
-    driver = Driver(*command)
+    process = driver.Driver(*command)
     for name, job in jobs:
         if time.monotonic() > end or outcome.failed_launches > MOST_FAILED_LAUNCHES:
             break
         outcome.problems += 1
         outcome.kinds[f"{job.spec.kind} {job.quantize}"] += 1
         try:
-            check(job, driver.run(job))
-        except (AssertionError, RefusalError) as error:
+            driver.check(job, process.run(job))
+        except (AssertionError, driver.RefusalError) as error:
             first = str(error).strip().splitlines()[0]
             outcome.wrong.append(f"{name}, {describe(job)}: {first}")
-            if isinstance(error, LaunchError):
+            if isinstance(error, driver.LaunchError):
                 outcome.failed_launches += 1
-                driver.close()
-                driver = Driver(*command)
+                process.close()
+                process = driver.Driver(*command)
         if outcome.problems % 500 == 0:
             say(f"{outcome.problems} problems, {len(outcome.wrong)} wrong")
-    if code := driver.finish():
+    if code := process.finish():
         outcome.wrong.append(f"the driver, or the program around it, ended with {code}")
     if not outcome.problems:
         outcome.wrong.append("no problem was run")
     outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def sanitized(
+    machine: Any, tool: str, program: Path, jobs: Iterable[tuple[str, Job]], *, end: float
+) -> Correctness:
+    """Judge problems under a tool of compute-sanitizer; what that finds is wrong, too.
+
+    Its words go to a file, as stdout has the answers of the driver.
+
+    Args:
+        machine: where it is run.
+        tool: of ``SANITIZERS``.
+        program: the driver.
+        jobs, end: as for ``run``.
+    """
+    sanitizer, log = machine.program("compute-sanitizer"), machine.logs / f"{tool}.log"
+    if sanitizer is None:
+        return Correctness(wrong=["compute-sanitizer is neither in CUDA_HOME nor on PATH"])
+    log.unlink(missing_ok=True)
+    options = ["--tool", tool, "--error-exitcode", "99", "--log-file", log]
+    outcome = run([sanitizer, *options, program], jobs, end=end)
+    if not log.is_file():
+        outcome.wrong.append(f"{sanitizer} wrote no {log}: it did not run")
+    elif outcome.wrong:
+        errors = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
+        outcome.wrong.append(f"{log}: {errors[0].strip('= ') if errors else 'no error in it'}")
     return outcome
 
 

@@ -17,12 +17,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from bench.gpu import correct, directed, sanitize, speed, streams
+from bench.gpu import correct, directed, speed, streams
 from bench.gpu.machine import Built, Machine
 from bench.gpu.steps import Step, Tell
 from toolbox.driver import Driver
-
-TITLE = "The kernels on a GPU"
 
 
 def _device(machine: Machine, built: Built, tell: Tell, end: float) -> None:  # noqa: ARG001
@@ -57,7 +55,7 @@ def _sanitized(tool: str, machine: Machine, built: Built, tell: Tell, end: float
     """One problem of each cluster, then random ones."""
     jobs = directed.problems("clusters", machine.checked)
     jobs += correct.drawn(machine.seed, machine.sanitized, few=True)
-    _told(tool, sanitize.run(machine, tool, built.driver, jobs, end=end), tell)
+    _told(tool, correct.sanitized(machine, tool, built.driver, jobs, end=end), tell)
 
 
 def _launched(check: str, machine: Machine, built: Built, tell: Tell, end: float) -> None:  # noqa: ARG001
@@ -76,12 +74,12 @@ def steps(machine: Machine, built: Built) -> list[Step]:
     return [
         step("device", 60, _device),
         *(step(name, 30, _directed, name) for name in directed.GROUPS),
-        *(step(tool, 50, _sanitized, tool) for tool in sanitize.TOOLS),
+        *(step(tool, 50, _sanitized, tool) for tool in correct.SANITIZERS),
         *(step(name, 20, _launched, name) for name in streams.CHECKS),
         step("random", 120, _random),
         step("speed", 300, speed.run),
     ]
 
 
-def tables(rows: list[dict[str, Any]]) -> list[str]:
-    return ["## Speed", "", *speed.table(rows)]
+tables = speed.tables
+"""The rows are those of the speed."""

@@ -4,11 +4,11 @@
             does the provider follow, and from which size on do squares overflow
   ours      the nodes of this package by --kernels, on random problems, each against the operator
   blocks    a norm and its residual Add, eight times: 1, 64 and 2,048 rows, each form of the file
-  decoder   a decoder of random weights that is exported here: a prompt and a token behind it, each
-            form of the graphs; a static cache in a CUDA graph
+  decoder   a decoder of random weights that is exported here: a prompt and a token after it, each
+            form of the graphs beside the export; a static cache in a CUDA graph
 
-Times are ratios to the first row of a table, with the range of the middle half of the samples. A
-session that falls back to the CPU is wrong.
+Times are ratios to the file as it is, or the export, which is timed in turn with the others, with
+the range of the middle half of the samples. A session that falls back to the CPU is wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,7 @@ from onnx import parser
 import rmsnorm_export as rx
 from bench.gpu.steps import Step, Tell
 from bench.lib import decoding
-from bench.lib.results import markdown_table
-from bench.lib.timing import samples
+from bench.lib.measure import samples
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SIMPLIFIED, SKIP_SIMPLIFIED
 from rmsnorm_export.op.reference import reference_float64
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
@@ -39,8 +38,9 @@ from rmsnorm_export.runtime.session import session_options
 from rmsnorm_export.runtime.support import CPU, CUDA
 from toolbox.node_model import node_model
 
-TITLE = "ONNX Runtime on a GPU"
 TYPES = {"float16": (FLOAT16, np.dtype(np.float16)), "bfloat16": (BFLOAT16, BFLOAT16_DTYPE)}
+GPU = "onnxruntime-gpu"
+"""The runtime that `optimize` and `export` make a file for."""
 EPSILON = 1e-3
 _BLOCKS = 8
 
@@ -81,9 +81,11 @@ class Run:
     def device(self) -> str:
         return "cuda" if self.provider == CUDA else "cpu"
 
-    def session(self, model: onnx.ModelProto | Path, *, graph: bool = False) -> Any:
+    def session(
+        self, model: onnx.ModelProto | Path, *, kernels: Path | None = None, graph: bool = False
+    ) -> Any:
         """Return a session on the provider; a fallback to another is an error."""
-        options = session_options(optimize=True, threads=1, kernels=self.kernels)
+        options = session_options(optimize=True, threads=1, kernels=kernels)
         settings = {"enable_cuda_graph": "1"} if graph and self.provider == CUDA else {}
         source = str(model) if isinstance(model, Path) else model.SerializeToString()
         session = onnxruntime.InferenceSession(source, options, [(self.provider, settings)])
@@ -177,7 +179,7 @@ def ours(run: Run) -> None:
         spec = NormSpec(kind=kind, epsilon=EPSILON)
         more = {"residual": second} if kind == "SkipRMSNorm" else {}
         model, feeds = node_model(spec, x, w, None, more.get("residual"))
-        out = run.session(model).run(["y"], feeds)[0]
+        out = run.session(model, kernels=run.kernels).run(["y"], feeds)[0]
         result = reference_float64(spec, x, w, **more)
         exact = result[0] if isinstance(result, tuple) else result
         ulps = 2**10 * np.abs(out - exact) / np.maximum(np.abs(exact), 2.0**-14)
@@ -187,17 +189,18 @@ def ours(run: Run) -> None:
         run.tell("wrong", f"ours: {worst:.1f} ulp")
 
 
-def _forms(raw: onnx.ModelProto, run: Run) -> dict[str, onnx.ModelProto]:
-    """Return the file as it is, and what is made of it."""
+def _sessions(raw: onnx.ModelProto, run: Run) -> dict[str, Any]:
+    """Return sessions of a file as it is, and of what is made of it."""
     ways: dict[str, dict[str, Any]] = {
         "portable": {"target": "portable"},
         "ort, sum outside": {"target": "ort"},
-        "ort, sum in the node": {"runtime": "onnxruntime-gpu"},
+        "ort, sum in the node": {"runtime": GPU},
     }
-    forms = {name: ir.to_proto(rx.optimize(raw, **way).model) for name, way in ways.items()}
+    models = {name: ir.to_proto(rx.optimize(raw, **way).model) for name, way in ways.items()}
+    sessions = {name: run.session(model) for name, model in {"as it is": raw, **models}.items()}
     if run.kernels is not None:
-        forms["ours (--kernels)"] = forms["portable"]
-    return {"as it is": raw, **forms}
+        sessions["ours (--kernels)"] = run.session(models["portable"], kernels=run.kernels)
+    return sessions
 
 
 def blocks(run: Run) -> None:
@@ -213,32 +216,36 @@ def blocks(run: Run) -> None:
         body = " x0 = Identity (x)\n eps = Constant <value_float = 0.001> ()\n"
         body += "".join(one.format(i=i, j=i + 1, t=code) for i in range(_BLOCKS))
         raw = _as_edges(f"{body} y = Identity (x{_BLOCKS})", name, n, "xw")
-        forms = _forms(raw, run)
+        try:
+            sessions = _sessions(raw, run)
+        except Exception as error:  # ONNX Runtime's CPU provider has no Mul of bfloat16
+            run.tell("not run", f"blocks, {name}: {str(error)[:200]}")
+            continue
         for rows in run.rows:
             feeds = {"x32": random.standard_normal((rows, n)), "w32": random.uniform(0.5, 1.5, n)}
             feeds = {key: array.astype(np.float32) for key, array in feeds.items()}
-            runs = {}
-            try:
-                for form, model in forms.items():
-                    kernels = run.kernels if "ours" in form else None
-                    of_form = dataclasses.replace(run, kernels=kernels)
-                    runs[form] = of_form.bound(of_form.session(model), feeds)[0]
-            except Exception as error:  # ONNX Runtime's CPU provider has no Mul of bfloat16
-                run.tell("not run", f"blocks, {name}: {str(error)[:200]}")
-                break
+            runs = {form: run.bound(session, feeds)[0] for form, session in sessions.items()}
             run.table(f"{_BLOCKS} blocks, {name}, {rows} rows of {n}", runs)
 
 
-DECODERS: dict[str, dict[str, Any]] = {
-    "as exported": {"target": "plain"},
-    "norms": {"runtime": "onnxruntime-gpu"},
-    "--fusions cuda": {"runtime": "onnxruntime-gpu", "fusions": "cuda"},
-    "--static-cache": {"runtime": "onnxruntime-gpu", "fusions": "cuda", "static_cache": 1024},
-}
+def _exports(model: Any, place: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the forms of a decoder's graphs, of which each kind of cache is traced once."""
+    raw, static = place / "raw", place / "static"
+    rx.export_generation(model, raw, target="plain")
+    yield "as exported", raw
+    fusions: dict[str, Any] = {"fusions": "cuda"}
+    for form, options in {"norms": {}, "--fusions cuda": fusions}.items():
+        rx.optimize(raw, runtime=GPU, **options).save(place / form)
+        yield form, place / form
+    rx.export_generation(model, static, runtime=GPU, static_cache=1024, **fusions)
+    yield "--static-cache", static
 
 
 def decoder(run: Run) -> None:
-    """Time the prompt and a token behind it of a decoder in float16, by each form of its graphs."""
+    """Time the prompt and a token after it of a decoder in float16, by each form of its graphs.
+
+    Each is told as it comes, beside the first one: the exports may take all the time that there is.
+    """
     import torch
     import transformers
 
@@ -246,25 +253,23 @@ def decoder(run: Run) -> None:
     config = transformers.LlamaConfig(**run.model)
     model = transformers.LlamaForCausalLM(config).to(torch.float16).eval()
     heads = config.num_key_value_heads, config.head_dim
-    sizes, first = {"prefill": (0, run.prompt), "decode": (run.prompt, 1)}, {}
+    sizes = {"prefill": (0, run.prompt), "decode": (run.prompt, 1)}
+    first: dict[str, tuple[int, Callable[[], object]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        runs: dict[str, dict[str, Any]] = {name: {} for name in sizes}
-        for form, options in DECODERS.items():
-            folder = Path(scratch, form.strip("-").replace(" ", "-"))
-            rx.export_generation(model, folder, **options)
-            static = options.get("static_cache")
-            for name, timed in runs.items():
-                graph = static is not None and name == "decode"
-                session = run.session(folder / f"{name}.onnx", graph=graph)
-                feeds = decoding.inputs(session, *sizes[name], heads)
-                timed[form], binding = run.bound(session, feeds)
-                timed[form]()
+        for form, folder in _exports(model, Path(scratch)):
+            static = form == "--static-cache"
+            for name, (past, tokens) in sizes.items():
+                session = run.session(folder / f"{name}.onnx", graph=static and name == "decode")
+                once, binding = run.bound(session, decoding.inputs(session, past, tokens, heads))
+                once()
                 logits = binding.copy_outputs_to_cpu()[0]
                 token = int(np.argmax(logits.reshape(-1, logits.shape[-1])[-1]))
-                if static is None and first.setdefault(name, token) != token:
-                    run.tell("wrong", f"{form}, {name}: token {token}, not {first[name]}")
-        for name, timed in runs.items():
-            run.table(f"decoder, {name}, {run.prompt} tokens", timed)
+                expected, of_export = first.setdefault(name, (token, once))
+                if not static and token != expected:
+                    run.tell("wrong", f"{form}, {name}: token {token}, not {expected}")
+                if of_export is not once:
+                    title = f"decoder, {name}, {run.prompt} tokens"
+                    run.table(title, {"as exported": of_export, form: once})
 
 
 def steps(provider: str, kernels: Path | None, **sizes: Any) -> list[Step]:
@@ -289,10 +294,9 @@ def step(function: Callable[[Run], None], run: Run, tell: Tell, end: float) -> N
     function(dataclasses.replace(run, tell=tell))
 
 
-def tables(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the times as Markdown, a table for each name."""
-    lines: list[str] = []
-    for name in dict.fromkeys(row["name"] for row in rows):
-        cells = [row["cells"] for row in rows if row["name"] == name]
-        lines += [f"## {name}", "", *markdown_table(["form", "us:", "ratio:"], cells), ""]
-    return lines[:-1]
+def tables(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the cells of the times, by the name of a table."""
+    by_name: dict[str, list[list[str]]] = {}
+    for row in rows:
+        by_name.setdefault(row["name"], []).append(row["cells"])
+    return {"tables": by_name}

@@ -21,7 +21,6 @@ import torch
 
 from bench.gpu.machine import Built, Machine
 from bench.gpu.steps import Tell
-from bench.lib.results import markdown_table
 from rmsnorm_export.op.spec import NormSpec
 from toolbox import abi
 
@@ -144,9 +143,8 @@ def ours(library: ctypes.CDLL, machine: Machine, work: Work) -> Run:
         ValueError: the kernels refuse it.
     """
     kind = {"skip": "SkipRMSNorm", "rotary": "RotaryRMSNorm"}.get(work.op, "RMSNorm")
-    of_x = abi.TYPES[work.dtype]
-    problem = abi.Problem(n=work.n, has_scale=True)
-    problem.x = problem.scale = problem.bias = problem.y = problem.table = of_x
+    types = dict.fromkeys(("x", "scale", "bias", "y", "table"), abi.TYPES[work.dtype])
+    problem = abi.Problem(n=work.n, has_scale=True, **types)
     problem.set_norm(NormSpec(kind=kind, epsilon=EPSILON))
     if work.op == "fp8":
         problem.y, problem.quantize = abi.TYPES["float8_e4m3"], abi.STATIC
@@ -238,32 +236,14 @@ def run(machine: Machine, built: Built, tell: Tell, end: float) -> None:
         tell("rows", {**dataclasses.asdict(work), **facts})
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return time and rate of ours, and the time of the others over it; lines of Markdown."""
-    rows = sorted(rows, key=lambda row: (row["op"], row["dtype"], row["rows"] <= HEADS, row["n"]))
-    others = [*dict.fromkeys(name for row in rows for name in row["contenders"] if name != "ours")]
-    lines = []
-    for row in rows:
-        times = {name: one.get("seconds") for name, one in row["contenders"].items()}
-        cells = [row["op"], row["dtype"], f"{row['rows']:,}", f"{row['n']:,}"]
-        mine = times["ours"]
-        if mine is None:
-            cells += ["-"] * (3 + len(others))
-        else:
-            low, median, high = mine
-            cells.append(f"{median * 1e6:.2f} ({low * 1e6:.2f}-{high * 1e6:.2f})")
-            rate = row["bytes"] / median
-            cells += [f"{rate / 1e9:,.0f}", f"{rate / row['copy_bytes_per_second']:.1%}"]
-            cells += [f"{times[n][1] / median:.2f}" if times.get(n) else "-" for n in others]
-        lines.append(cells)
-    headings = ("rows", "n", "ours, us", "GB/s", "of copy", *others)
-    all_ = [(name, one) for row in rows for name, one in row["contenders"].items()]
-    remarks = dict.fromkeys(f"- {name}: {one['remark']}" for name, one in all_ if "remark" in one)
-    return [
-        "Share of the rate of a copy on the device, bytes read and written. Median (quartiles)"
-        f"; up to {HEADS} rows in a CUDA graph with a warm L2 cache, else with a cold one. Columns "
-        "of the others: their time over ours.",
-        "",
-        *markdown_table(["op", "type", *(f"{h}:" for h in headings)], lines),
-        *(["", *remarks] if remarks else []),
-    ]
+def tables(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the page shows: works by what they compute, other contenders, and remarks."""
+    contenders = [pair for row in rows for pair in row["contenders"].items()]
+    remarks = (f"{name}: {one['remark']}" for name, one in contenders if "remark" in one)
+    works = sorted(rows, key=lambda row: (row["op"], row["dtype"], row["rows"] <= HEADS, row["n"]))
+    return {
+        "works": works,
+        "others": list(dict.fromkeys(name for name, _ in contenders if name != "ours")),
+        "remarks": list(dict.fromkeys(remarks)),
+        "few": HEADS,
+    }

@@ -1,4 +1,4 @@
-"""The steps of a check on a GPU, each in a process with a limit of time.
+"""The steps of a check on a GPU, each in a process with a limit of time, and what they report.
 
 What a step has found is written before the next one begins, and so is that it did not end in time.
 """
@@ -13,13 +13,55 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-from bench.gpu.report import Report
+from bench.lib.results import Start, publish
 from toolbox.command import say
+
+PACKAGES = ("triton", "liger-kernel", "quack-kernels")
+_LISTS = ("seen", "checked", "wrong", "not run", "rows", "steps")
+_SECONDS = 10
+"""Between two writes while rows come."""
 
 Tell = Callable[[str, Any], None]
 """Called with a section of the report and a line for it, or with ``rows`` and one."""
+
+
+@dataclasses.dataclass
+class Report:
+    """What was done on a device.
+
+    Attributes:
+        folder: of the JSON file and its page.
+        name: of these, and of the page's template.
+        device: that it was done on.
+        tables: of rows makes what the template shows of them.
+        facts: lines under ``seen``, ``checked``, ``wrong`` and ``not run``; ``rows`` that were
+            measured; the ``steps`` that are done.
+    """
+
+    folder: Path
+    name: str
+    device: str
+    tables: Callable[[list[dict[str, Any]]], dict[str, Any]]
+    facts: dict[str, Any] = dataclasses.field(default_factory=lambda: {name: [] for name in _LISTS})
+    start: Start = dataclasses.field(default_factory=Start)
+    written: float = 0.0
+
+    def tell(self, name: str, value: Any) -> None:
+        """Add a line to a section, or a row."""
+        self.facts[name].append(value)
+        if time.monotonic() > self.written + _SECONDS:
+            self.write()
+
+    def write(self) -> str:
+        """Write what there is; return the page."""
+        self.facts |= self.start.facts(*PACKAGES) | {"device": self.device}
+        self.written = time.monotonic()
+        shown = self.tables(self.facts["rows"])
+        path = self.folder / f"{self.name}.json"
+        return publish(self.name, self.facts, path, sections=self.facts, **shown)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,4 +117,5 @@ def run(steps: Iterable[Step], report: Report, *, minutes: float) -> None:
             continue
         within(step, seconds, report.tell)
         report.facts["steps"].append(step.name)
-        say(f"{step.name}: {time.monotonic() - begun:.0f} s; {report.write()}")
+        say(f"{step.name}: {time.monotonic() - begun:.0f} s")
+        report.write()

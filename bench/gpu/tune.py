@@ -24,10 +24,8 @@ import torch
 from bench.gpu import speed
 from bench.gpu.machine import Built, Machine
 from bench.gpu.steps import Step, Tell
-from bench.lib.results import markdown_table
 from toolbox import abi
 
-TITLE = "Variants of the row kernel"
 FINALISTS = 3
 FEW = 64
 """Rows up to which a launch has a warm cache, and no block takes several of them."""
@@ -115,7 +113,12 @@ class _Bench:
         self.flat = {name: tensor.flatten() for name, tensor in self.flat.items()}
 
     def row(self, work: speed.Work, way: Variant | None, spent: float) -> dict[str, Any]:
-        """Check a variant, or without one what is launched today, and time it."""
+        """Check a variant, or without one what is launched today, and time it.
+
+        Raises:
+            ValueError: it is refused, or wrong.
+            RuntimeError: the launch fails.
+        """
         count = work.rows * work.n
         names = ("x", "y") if work.op == "norm" else ("x", "y", "residual", "sum")
         used = {name: self.flat[name][:count].view(work.rows, work.n) for name in names}
@@ -132,7 +135,7 @@ class _Bench:
         if work.op == "skip":
             whole = whole and bool((used["sum"] == used["x"] + used["residual"]).all())
         if not (error <= bound and whole):
-            return {"remark": f"wrong: {error:.1f} ulp, every row written: {whole}"}
+            raise ValueError(f"wrong: {error:.1f} ulp, every row written: {whole}")
         seconds = self.machine.seconds(lambda: launch(used), warm=work.rows <= FEW, spent=spent)
         return {"seconds": seconds, "copied": work.bytes / self.copy}
 
@@ -155,8 +158,7 @@ def _timed(
         row |= bench.row(work, way, spent)
     except (RuntimeError, ValueError) as error:
         row |= {"remark": str(error)}
-    if "remark" in row:
-        tell("wrong", f"{work.op} {work.rows} x {work.n}, {way or 'today'}: {row['remark']}")
+        tell("wrong", f"{work.op} {work.rows} x {work.n}, {way or 'today'}: {error}")
     tell("rows", row)
     return row
 
@@ -208,31 +210,21 @@ def _by_work(rows: list[dict[str, Any]]) -> dict[speed.Work, list[dict[str, Any]
     return {work: works[work] for work in order}
 
 
-def _us(row: dict[str, Any]) -> str:
-    return " to ".join(f"{1e6 * row['seconds'][quartile]:.2f}" for quartile in (0, 2))
-
-
-def _fastest(works: dict[speed.Work, list[dict[str, Any]]]) -> list[str]:
-    lines = []
+def _fastest(works: dict[speed.Work, list[dict[str, Any]]]) -> Iterator[tuple[Any, ...]]:
+    """Yield each work, what is launched today, what is fastest, its variant, and how many."""
     for work, timed in works.items():
         today = next((row for row in timed if not row["way"]), None)
         variants_timed = [row for row in timed if row["way"]]
-        if today is None or not variants_timed:
-            continue
-        best = min(variants_timed, key=_median)
-        way = Variant(*best["way"])
-        shares = (f"{row['copied'] / _median(row):.0%}" for row in (today, best))
-        cells = [work.op, f"{work.rows:,}", f"{work.n:,}", _us(today), _us(best), *shares]
-        cells += [f"{_median(best) / _median(today):.2f}", *map(str, way[:5]), way.manner]
-        lines.append([*cells, str(len(variants_timed))])
-    headings = ["op", "rows:", "n:", "today, us:", "fastest, us:", "today, of a copy:", "fastest:"]
-    headings += ["ratio:", *(f"{name}:" for name in Variant._fields[:5]), "memory", "timed:"]
-    return markdown_table(headings, lines)
+        if today and variants_timed:
+            best = min(variants_timed, key=_median)
+            yield work, today, best, Variant(*best["way"]), len(variants_timed)
 
 
-def _choice(works: dict[speed.Work, list[dict[str, Any]]]) -> list[str]:
-    """For each length the shape whose worst time, over the fastest, is least: in today's manner."""
-    lines = []
+def _choice(works: dict[speed.Work, list[dict[str, Any]]]) -> Iterator[tuple[int, Variant, float]]:
+    """Yield for each length, in bytes, the shape whose worst time over the fastest is least.
+
+    In today's manner.
+    """
     for n in sorted({work.n for work in works}):
         costs: dict[tuple[int, int, int], list[float]] = {}
         large: dict[tuple[int, int, int], Variant] = {}
@@ -245,14 +237,11 @@ def _choice(works: dict[speed.Work, list[dict[str, Any]]]) -> list[str]:
         full = max(map(len, costs.values()), default=0)
         if fitting := [shape for shape, taken in costs.items() if len(taken) == full]:
             shape = min(fitting, key=lambda one: max(costs[one]))
-            cells = [f"{n * _BYTES:,}", *map(str, large[shape][:5])]
-            lines.append([*cells, f"{max(costs[shape]):.2f}"])
-    names = (f"{name}:" for name in Variant._fields[:5])
-    return markdown_table(["bytes of a row:", *names, "worst ratio:"], lines)
+            yield n * _BYTES, large[shape], max(costs[shape])
 
 
-def tables(rows: list[dict[str, Any]]) -> list[str]:
-    """Return what is fastest, and the choice, as Markdown."""
+def tables(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what is fastest, and the choice."""
     works = _by_work(rows)
-    title = f"## What launch_table.h would say, memory {USUAL}"
-    return ["## Fastest", "", *_fastest(works), "", title, "", *_choice(works)]
+    lists = {"fastest": list(_fastest(works)), "choice": list(_choice(works))}
+    return {**lists, "shape": Variant._fields[:5], "usual": USUAL}

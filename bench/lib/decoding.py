@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.lib.timing import Run, samples
+from bench.lib.measure import Run, samples
 from rmsnorm_export.runtime.session import load_session
 
 

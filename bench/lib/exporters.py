@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec.toml
+
 from toolbox.command import module_environment
 
-OPTIMUM = "optimum-cli export onnx -m {source} --task text-generation-with-past {out}"
-BUILDER = "python -m onnxruntime_genai.models.builder -i {source} -o {out} -p fp32 -e cpu -c {out}"
-MOBIUS = "python -m mobius build --model {source} {out}"
-STATIC = 512
-_OURS = {
-    "optimum": "--names optimum",
-    "optimum, fused": "--names optimum --fusions cpu",
-    "genai, fused": "--names genai --fusions cpu",
-    "two graphs, fused": "--fusions cpu",
-    f"static {STATIC}": f"--static-cache {STATIC}",
-    f"static {STATIC}, fused": f"--static-cache {STATIC} --fusions cpu",
-}
-"""Forms of our export, by the options of the command."""
-_QUANTIZED = ("genai, fused", "two graphs, fused")
-"""Those that are quantized as well, by `optimize`."""
+_TABLES = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TOOLS: dict[str, str] = _TABLES["tools"]
+COMMANDS: dict[str, str] = _TABLES["commands"]
 Record = dict[str, Any]
 
 
@@ -36,38 +26,22 @@ def folder_of(name: str, place: Path) -> Path:
     return place / name.replace(", ", "_").replace(" ", "_")
 
 
-def commands(
-    source: Path, place: Path, *, optimum: str, builder: str, mobius: str
-) -> dict[str, list[str]]:
-    """Return what each exporter is run by, optimum's first.
+def commands(source: Path, place: Path, tools: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return what each exporter is run by.
 
     Args:
         source: the model.
         place: of the folders.
-        optimum, builder, mobius: commands, with ``{source}`` and ``{out}`` left open.
+        tools: commands like ``TOOLS``, in their place.
     """
-    own = f"{sys.executable} -m"
-    export = f"{own} rmsnorm_export export {{source}} --task generation -o {{out}} -q"
-    templates = {
-        "optimum-cli": optimum,
-        "builder": builder,
-        "builder, int4": builder.replace("fp32", "int4"),
-        "mobius": mobius,
-        "transformers": f"{own} bench.lib.exporters {{source}} {{out}} ''",
-        "transformers, its fusions": f"{own} bench.lib.exporters {{source}} {{out}} cpu",
-        **{f"ours, {name}": f"{export} {options}" for name, options in _OURS.items()},
-    }
-    for name, kind in itertools.product(_QUANTIZED, ("int8", "int4")):
-        before = shlex.quote(str(folder_of(f"ours, {name}", place)))
-        quantize = f"{own} rmsnorm_export optimize {before} -o {{out}} -q --quantize {kind}"
-        templates[f"ours, {name}, {kind}"] = quantize
-    return {
-        name: [
-            word.replace("{source}", str(source)).replace("{out}", str(folder_of(name, place)))
-            for word in shlex.split(text)
-        ]
-        for name, text in templates.items()
-    }
+    parts = {**tools, **_TABLES["ours"], "python": shlex.quote(sys.executable)}
+    lists = {}
+    for name, command in COMMANDS.items():
+        for key, part in parts.items():
+            command = command.replace(f"{{{key}}}", part)
+        paths = {"source": source, "place": place, "out": folder_of(name, place)}
+        lists[name] = [word.format(**paths) for word in shlex.split(command)]
+    return lists
 
 
 def run(words: list[str], out: Path, source: Path) -> Record:
@@ -78,17 +52,17 @@ def run(words: list[str], out: Path, source: Path) -> Record:
         gigabytes``; or ``detail``, its last words, where it failed.
     """
     shutil.rmtree(out, ignore_errors=True)  # of a run that was ended
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as printed:
         try:
             child = os.posix_spawnp(
                 words[0], words, module_environment() | {"OMP_NUM_THREADS": "1"},
-                file_actions=[(os.POSIX_SPAWN_DUP2, said.fileno(), one) for one in (1, 2)],
+                file_actions=[(os.POSIX_SPAWN_DUP2, printed.fileno(), one) for one in (1, 2)],
             )  # fmt: skip
         except OSError as error:
             return {"detail": f"{words[0]}: {error.strerror}"}
         _, status, used = os.wait4(child, 0)
-        said.seek(0)
-        lines = said.read().strip().splitlines() or ["it wrote nothing"]
+        printed.seek(0)
+        lines = printed.read().strip().splitlines() or ["it wrote nothing"]
     if status and not list(out.glob("*.onnx")):
         return {"detail": lines[-1][:200]}
     if not (out / "config.json").exists():
@@ -111,9 +85,8 @@ def _transformers(source: str, out: str, fusions: str) -> None:
     from rmsnorm_export.decoder.inputs import sample_inputs
 
     model = transformers.AutoModelForCausalLM.from_pretrained(source)
-    config: Any = OnnxConfig(dynamic=True, ort_fusions=fusions or None)  # type: ignore[arg-type]
-    exporter: Any = OnnxExporter()  # type: ignore[no-untyped-call]
-    exporter.export_for_generation(model, sample_inputs(model, {}), config).save_pretrained(out)
+    inputs, config = sample_inputs(model, {}), OnnxConfig(dynamic=True, ort_fusions=fusions or None)
+    OnnxExporter().export_for_generation(model, inputs, config).save_pretrained(out)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,27 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
-from collections.abc import Iterable, Sequence
+import statistics
 from pathlib import Path
 from typing import Any
 
-import msgspec.toml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rmsnorm_export.system.files import write_whole
 from rmsnorm_export.system.machine import cores, cpu_name, load_average, memory_gib
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.provenance import utc_now
+from toolbox.command import say
 
-_PAGES = msgspec.toml.decode(Path(__file__).parents[1].joinpath("pages.toml").read_bytes())
+PAGES = Environment(
+    loader=FileSystemLoader(Path(__file__).parents[1] / "pages"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+PAGES.filters["median"] = statistics.median
+"""The templates of the pages."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,47 +48,21 @@ class Start:
         }
 
 
-def about(report: dict[str, Any]) -> list[str]:
-    """Return ``Start.facts`` in three lines."""
-    host, load = report["machine"], report["load_average"]
-    return [
-        f"{report['date']}, {host['cpu']}, {host['cores']} cores, {host['memory_gib']} GiB, "
-        f"Python {host['python']}",
-        ", ".join(f"{name} {text}" for name, text in report["versions"].items()),
-        f"load average of the machine: {load['before']:.2f} before, {load['after']:.2f} after",
-    ]
+def publish(page: str, report: dict[str, Any], output: Path, **facts: object) -> str:
+    """Write a report as JSON to ``output`` and its page beside it, each whole or not at all.
 
-
-def bullets(lines: Sequence[str]) -> list[str]:
-    """Return the lines as a list of a Markdown page."""
-    return [f"- {line}" for line in lines]
-
-
-def meaning(page: str, **numbers: object) -> list[str]:
-    """Return what a page says of its columns, with these numbers in it."""
-    return [point.format(**numbers) for point in _PAGES[page]]
-
-
-def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table; a heading that ends with a colon stands over numbers."""
-    marks = ["---:" if heading.endswith(":") else "---" for heading in headings]
-    names = [heading.removesuffix(":") for heading in headings]
-    lines = [f"| {' | '.join(row)} |" for row in (names, *rows)]
-    return [lines[0], f"|{'|'.join(marks)}|", *lines[1:]]
-
-
-def page_of(report: dict[str, Any], title: str, head: Sequence[str], lines: Sequence[str]) -> str:
-    """Return the page of a report: below its title what ``about`` and ``head`` say, then lines."""
-    return "\n".join([f"# {title}", "", *bullets([*about(report), *head]), "", *lines, ""])
-
-
-def write_results(report: dict[str, Any], page: str, output: Path) -> str:
-    """Write the report as JSON to ``output`` and its page beside it, each whole or not at all.
+    Args:
+        page: name of its template in bench/pages.
+        report: what the page is of, and is given.
+        output: the file.
+        facts: what else the page is given.
 
     Returns:
-        What was written, for the reader.
+        The page.
     """
+    text = PAGES.get_template(f"{page}.md.j2").render(report, **facts)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_whole(output, json.dumps(report, indent=1) + "\n")
-    write_whole(output.with_suffix(".md"), page)
-    return f"written: {output} and {output.with_suffix('.md')}"
+    write_whole(output.with_suffix(".md"), text)
+    say(f"written: {output} and {output.with_suffix('.md')}")
+    return text

@@ -14,7 +14,6 @@ import pytest
 
 from bench.gpu import onnxruntime, steps
 from bench.gpu.__main__ import main
-from bench.gpu.report import Report
 from tests import warm
 from tests.tools.cuda.provider import Provider, make_stand_in
 from tests.tools.runtimes.measure import INSTALL
@@ -32,8 +31,8 @@ def _measure(provider: str, folder: pathlib.Path, *names: str) -> tuple[dict[str
     """Do steps, all by default; return the facts, and the page."""
     if provider == "cpu":
         warm.server()
-    path = folder / "results.json"
-    report = Report(path, onnxruntime.TITLE, provider, onnxruntime.tables)
+    path = folder / "gpu_onnxruntime.json"
+    report = steps.Report(folder, path.stem, provider, onnxruntime.tables)
     every = onnxruntime.steps(provider, None, **SMALL)
     steps.run([s for s in every if s.name in names or not names], report, minutes=5)
     return json.loads(path.read_text()), path.with_suffix(".md").read_text()
@@ -62,7 +61,7 @@ def test_an_unknown_step_and_an_absent_provider_are_told(
 
 def test_a_fallback_is_wrong(tmp_path: pathlib.Path) -> None:
     run = onnxruntime.Run("NoSuchProvider", **SMALL)
-    report = Report(tmp_path / "results.json", "", "none", onnxruntime.tables)
+    report = steps.Report(tmp_path, "gpu_onnxruntime", "none", onnxruntime.tables)
     step = functools.partial(onnxruntime.step, onnxruntime.rounding, run)
     steps.run([steps.Step("rounding", 60, step)], report, minutes=1)
     assert len(report.facts["wrong"]) == 1
@@ -88,7 +87,7 @@ def test_all_steps_run_in_the_cuda_provider_on_the_stand_in(tmp_path: pathlib.Pa
     paths = {"PYTHONPATH": f"{tmp_path}:{folder}:{root}", "LD_LIBRARY_PATH": str(tmp_path / "cuda")}
     command = [sys.executable, "-c", script, str(tmp_path)]
     subprocess.run(command, env={**os.environ, **paths}, check=True)
-    facts = json.loads((tmp_path / "results.json").read_text())
+    facts = json.loads((tmp_path / "gpu_onnxruntime.json").read_text())
     numbers = ("ulp from every way", "token")
     assert [one for one in facts["wrong"] if not any(part in one for part in numbers)] == []
     assert facts["not run"] == ["ours: no --kernels"]

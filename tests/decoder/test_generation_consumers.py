@@ -167,7 +167,6 @@ def assert_same_tokens(
 def unlike(consumer: str, model: Any, *folders: Path, python: str = sys.executable) -> set[str]:
     writer = Writer(consumer, python)
     every = [writer.compare(folder, model) for folder in folders]
-    writer.close()
     return {name for same in every for name, (equal, of) in same.items() if equal < of}
 
 
