@@ -15,7 +15,7 @@ from onnxscript.rewriter.rules import common as rules
 
 from rmsnorm_export.decoder.grouped import group_heads
 from rmsnorm_export.decoder.redundant import drop_redundant
-from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.graph.names import Names
 
 _BACK = (1, 2, 0, 3)
 _TURNS = ((2, 0, 1, 3), _BACK)

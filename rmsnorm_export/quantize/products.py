@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.order import nodes_of
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.quantize.blocks import BLOCK, Blocks, in_blocks
@@ -153,7 +154,7 @@ class _Writer:
     """Writes the nodes, with what several of them read written once."""
 
     def __init__(self, model: ir.Model, *, rounds: bool) -> None:
-        self._graph, self._rounds = model.graph, rounds
+        self._graph, self._names, self._rounds = model.graph, Names(model), rounds
         self._numbers: dict[tuple[int, ...], ir.Value] = {}
         self._wide: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
 
@@ -223,8 +224,7 @@ class _Writer:
         return self._numbers[numbers]
 
     def _weight(self, name: str, array: Array) -> ir.Value:
-        while name in self._graph.initializers:
-            name += "_"
+        name = self._names(name)
         value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
         value.shape, value.dtype = ir.Shape(array.shape), ir.DataType.from_numpy(array.dtype)
         self._graph.register_initializer(value)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.order import are_needed
 from rmsnorm_export.lower.forms import MOST_ONES
 from rmsnorm_export.lower.targets import TARGETS
@@ -23,7 +24,6 @@ from rmsnorm_export.recognize.consts import Constants, depends_on_caller
 from rmsnorm_export.recognize.context import FLOATS, widens
 from rmsnorm_export.recognize.refusal import ANEW, FORMERLY
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.runtime.consumers import Consumer
 
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
