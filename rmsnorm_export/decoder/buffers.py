@@ -13,6 +13,7 @@ import onnx_ir as ir
 from rmsnorm_export.decoder.attention import ATTENTION, VIEWS, cache_of
 from rmsnorm_export.decoder.bundle import states_of
 from rmsnorm_export.decoder.tokens import TOKENS
+from rmsnorm_export.graph.order import replace
 
 _LENGTH = 2
 _AXES: tuple[int, ...] = (0, 1, _LENGTH, 3)
@@ -73,9 +74,7 @@ def count_by_mask(model: ir.Model) -> None:
             for name in ("attention_mask", "input_ids")
         )
         held = tape.op("Sub", [covered, new])
-        ir.convenience.replace_nodes_and_values(
-            model.graph, node, [node], tape.nodes, node.outputs, [held]
-        )
+        replace(node, tape.nodes, [held])
     model.graph.sort()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from rmsnorm_export.graph.order import replace
 from rmsnorm_export.recognize.consts import producer_of, standard
 from rmsnorm_export.recognize.types import Types
 
@@ -44,9 +45,7 @@ def group_heads(model: ir.Model) -> None:
         if factor is not None:
             shared = tape.op("Mul", [shared, factor])
         output = tape.op("Reshape", [tape.op("MatMul", [rows, shared]), _sizes(tape, copies)])
-        ir.convenience.replace_nodes_and_values(
-            model.graph, product, [product], tape.nodes, product.outputs, [output]
-        )
+        replace(product, tape.nodes, [output])
     passes.RemoveUnusedNodesPass()(model)
 
 

@@ -15,7 +15,8 @@ from onnxscript.rewriter.rules import common as rules
 
 from rmsnorm_export.decoder.grouped import group_heads
 from rmsnorm_export.decoder.redundant import drop_redundant
-from rmsnorm_export.rewrite.names import Names
+from rmsnorm_export.graph.names import Names
+from rmsnorm_export.graph.order import replace
 
 _BACK = (1, 2, 0, 3)
 _TURNS = ((2, 0, 1, 3), _BACK)
@@ -45,9 +46,7 @@ def write_rows(model: ir.Model) -> int:
             node.name = names(f"cache/{node.op_type}")
             node.outputs[0].name = names(f"{node.name}_output")
         tape.nodes[-1].metadata_props.update(scatter.metadata_props)
-        ir.convenience.replace_nodes_and_values(
-            model.graph, back, [back], tape.nodes, back.outputs, [output]
-        )
+        replace(back, tape.nodes, [output])
         count += 1
     if count:
         group_heads(model)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from rmsnorm_export.graph.names import Names
 from rmsnorm_export.recognize.consts import Constants, standard
-from rmsnorm_export.rewrite.names import Names
 
 
 def fill_states(model: ir.Model) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import onnx_ir as ir
@@ -64,6 +64,13 @@ def insert(graph: ir.Graph | ir.Function | None, after: ir.Node | None, *nodes: 
         graph.insert_before(graph[0], nodes)
     else:
         graph.extend(nodes)
+
+
+def replace(node: ir.Node, nodes: Sequence[ir.Node], results: Sequence[ir.Value]) -> None:
+    """Put nodes in the place of one; the results are in the place of its first outputs."""
+    assert node.graph is not None
+    old = node.outputs[: len(results)]
+    ir.convenience.replace_nodes_and_values(node.graph, node, [node], nodes, old, results)
 
 
 def label(node: ir.Node) -> str:

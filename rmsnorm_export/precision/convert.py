@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.graph.order import graphs_in, insert, values_in
+from rmsnorm_export.graph.names import Names
+from rmsnorm_export.graph.order import insert
 from rmsnorm_export.graph.retype import retype_attributes
 from rmsnorm_export.graph.tensors import LARGE_BYTES, release
 from rmsnorm_export.precision.units import Port, Unit
@@ -60,8 +61,7 @@ class _Writer:
 
     def __init__(self, model: ir.Model, half: ir.DataType) -> None:
         self._graph, self._half = model.graph, half
-        values = (value for graph in graphs_in(model.graph) for value in values_in(graph))
-        self._names = {value.name for value in values}
+        self._unique = Names(model)
 
     def cast(self, value: ir.Value, dtype: ir.DataType, ports: Sequence[Port]) -> None:
         """Let these ports read a Cast; an output of the model keeps its name."""
@@ -91,12 +91,6 @@ class _Writer:
 
     def _value(self, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
         return ir.Value(name=self._unique(name), type=ir.TensorType(dtype), shape=shape)
-
-    def _unique(self, name: str) -> str:
-        while name in self._names:
-            name += "_"
-        self._names.add(name)
-        return name
 
 
 class Rounded(ir.LazyTensor):

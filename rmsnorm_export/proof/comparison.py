@@ -144,11 +144,7 @@ def run_reference(
 
 
 def compare_with(
-    reference: Reference,
-    model: ir.Model,
-    *,
-    device: Device = "cpu",
-    rtol: float | None = None,
+    reference: Reference, model: ir.Model, *, device: Device = "cpu", rtol: float | None = None
 ) -> Comparison:
     """Return how far the outputs of a model are from those of another one before a pass.
 

@@ -23,7 +23,7 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.proof.operators import cannot_evaluate, cast, kernel_of, run_reference
-from rmsnorm_export.recognize.consts import Constants, constant_tensor
+from rmsnorm_export.recognize.consts import Constants, stored_tensor
 from rmsnorm_export.recognize.functions import inlined_size
 from rmsnorm_export.recognize.schema import by_schema
 from rmsnorm_export.recognize.shape_rules import UNKNOWN
@@ -168,7 +168,7 @@ class _Evaluator:
         if not node.domain and node.op_type in ("Cast", "CastLike"):
             return [self._cast(node, tensors)]
         if not node.domain and node.op_type == "Constant":
-            if (tensor := constant_tensor(node.attributes)) is None:
+            if (tensor := stored_tensor(node.outputs[0])) is None:
                 fix = "use a tensor, float or integer constant"
                 raise cannot_evaluate("Constant", f"attributes {sorted(node.attributes)}", fix)
             return [_constant(np.asarray(tensor.numpy()))]

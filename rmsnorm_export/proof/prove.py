@@ -50,12 +50,7 @@ from rmsnorm_export.proof.feeds import (
 from rmsnorm_export.proof.judge import Judge, Rows
 from rmsnorm_export.proof.result import NOT_COMPARED, Proof
 from rmsnorm_export.recognize.match import Match
-from rmsnorm_export.runtime.session import (
-    NoKernelError,
-    place_of_kernels,
-    run_onnxruntime,
-    runtime_name,
-)
+from rmsnorm_export.runtime import session
 
 _Arrays: TypeAlias = Mapping[str, Array]
 _Run: TypeAlias = Callable[[ir.Model, _Arrays], _Arrays]
@@ -86,7 +81,7 @@ def prove_site(match: Match, lowered: Lowered, proving: site.Proving) -> Proof:
     """
     if match.quantized is None and match.rotary is None:
         return _likeliest(_prove_norm, match, lowered, proving)
-    proof = Proof(passed=True, cases=case_names(match.dtype), runtime=runtime_name())
+    proof = Proof(passed=True, cases=case_names(match.dtype), runtime=session.runtime_name())
     if match.inner is not None and lowered.alone is not None:
         proof = prove_site(match.inner, lowered.alone(), proving)
     differing = differing_quantization if match.quantized is not None else differing_rotation
@@ -116,7 +111,7 @@ def _likeliest(attempt: _Attempt, match: Match, lowered: Lowered, proving: site.
             # The first layout is the likelier one: its error says more.
             reason = reason or _sentence(error)
     reason = reason or "no sizes to try"
-    return dataclasses.replace(NOT_COMPARED, reason=reason, runtime=runtime_name())
+    return dataclasses.replace(NOT_COMPARED, reason=reason, runtime=session.runtime_name())
 
 
 def _prove_norm(match: Match, lowered: Lowered, proving: site.Proving, layout: Layout) -> Proof:
@@ -250,12 +245,12 @@ class _FormRuns:
 
     def _runs(self, feeds: _Arrays) -> Iterator[tuple[str, _Arrays, _Arrays]]:
         """(what computed it, outputs of the original, outputs of the new nodes)."""
-        original, new, runtime = self.pair.original, self.pair.new, runtime_name()
+        original, new, runtime = self.pair.original, self.pair.new, session.runtime_name()
         before: _Arrays | None = None
         after: _Arrays | None = None
-        with contextlib.suppress(NoKernelError):
-            after = run_onnxruntime(new, feeds)
-            before = run_onnxruntime(original, feeds)
+        with contextlib.suppress(session.NoKernelError):
+            after = session.run_onnxruntime(new, feeds)
+            before = session.run_onnxruntime(original, feeds)
         half = self.pair.match.dtype in HALF_TYPES
         # Where the row itself is computed in half, ONNX Runtime keeps some results in float32 and
         # some not, so that two spellings differ by all that a half square loses.
@@ -269,11 +264,11 @@ class _FormRuns:
             if before is None and after is not None and not blurred:
                 yield f"{runtime} against numpy", reference, after
         if after is not None and reference is not None and not half:
-            optimized = run_onnxruntime(_in_shape(new, feeds), feeds, optimize=True)
+            optimized = session.run_onnxruntime(_in_shape(new, feeds), feeds, optimize=True)
             yield f"{runtime}, optimized", reference, optimized
         if self.kernels is not None and reference is not None:
-            computed = run_onnxruntime(new, feeds, kernels=self.kernels)
-            where = place_of_kernels(self.kernels)[1]
+            computed = session.run_onnxruntime(new, feeds, kernels=self.kernels)
+            where = session.place_of_kernels(self.kernels)[1]
             yield f"the kernels in {runtime}{where}", reference, computed
 
 
@@ -308,12 +303,12 @@ def _without_rows(
         # ONNX Runtime 1.31 does not reduce a tensor without elements: where the original comes out
         # otherwise there, or does not run, the new nodes may, too.
         with contextlib.suppress(Error):
-            if _shapes(run_onnxruntime, pair.original, feeds) == before:
-                runs.append(run_onnxruntime)
+            if _shapes(session.run_onnxruntime, pair.original, feeds) == before:
+                runs.append(session.run_onnxruntime)
         for run in runs:
             try:
                 after: object = _shapes(run, pair.new, feeds)
-            except NoKernelError:
+            except session.NoKernelError:
                 continue
             except Error as error:
                 after = _sentence(error)

@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from rmsnorm_export.graph.order import nodes_of
+from rmsnorm_export.graph.names import Names
+from rmsnorm_export.graph.order import insert, nodes_of, replace
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.quantize.blocks import BLOCK, Blocks, in_blocks
 from rmsnorm_export.quantize.packed import pack_attentions
@@ -153,7 +154,7 @@ class _Writer:
     """Writes the nodes, with what several of them read written once."""
 
     def __init__(self, model: ir.Model, *, rounds: bool) -> None:
-        self._graph, self._rounds = model.graph, rounds
+        self._graph, self._names, self._rounds = model.graph, Names(model), rounds
         self._numbers: dict[tuple[int, ...], ir.Value] = {}
         self._wide: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
 
@@ -188,7 +189,7 @@ class _Writer:
         nodes = [ir.node("MatMulNBits", [x, *stored], sizes, domain=_CONTRIB, name=node.name)]
         if bias is not None:
             nodes.append(ir.node("Add", [nodes[0].outputs[0], bias]))
-        _replace(node, nodes)
+        replace(node, nodes, nodes[-1].outputs)
 
     def look_up(self, node: ir.Node, blocks: Blocks, stored: list[ir.Value]) -> None:
         """Put a Gather of blocks in the place of an embedding."""
@@ -196,7 +197,8 @@ class _Writer:
         flat = ir.node("Reshape", [codes, self._integers(blocks.codes.shape[0], -1)])
         how = {"gather_axis": 0, "quantize_axis": 1, "block_size": blocks.size, "bits": blocks.bits}
         inputs = [flat.outputs[0], node.inputs[1], scales]
-        _replace(node, [flat, ir.node("GatherBlockQuantized", inputs, how, domain=_CONTRIB)])
+        gather = ir.node("GatherBlockQuantized", inputs, how, domain=_CONTRIB)
+        replace(node, [flat, gather], gather.outputs)
 
     def _with_sums(self, x: ir.Value, node: ir.Node, rows: int) -> ir.Value:
         """Return activations with the sum of each block beside them."""
@@ -208,11 +210,7 @@ class _Writer:
             apart = ir.node("Reshape", [x, shape])
             sums = ir.node("ReduceSum", [apart.outputs[0], self._integers(-1)], {"keepdims": 0})
             wide = ir.node("Concat", [x, sums.outputs[0]], {"axis": -1})
-            nodes, place = [apart, sums, wide], x.producer()
-            if place is not None and place.graph is graph:
-                graph.insert_after(place, nodes)
-            else:
-                graph.insert_before(graph[0], nodes)
+            insert(graph, x.producer(), apart, sums, wide)
             self._wide[graph, x] = wide.outputs[0]
         return self._wide[graph, x]
 
@@ -223,15 +221,8 @@ class _Writer:
         return self._numbers[numbers]
 
     def _weight(self, name: str, array: Array) -> ir.Value:
-        while name in self._graph.initializers:
-            name += "_"
+        name = self._names(name)
         value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
         value.shape, value.dtype = ir.Shape(array.shape), ir.DataType.from_numpy(array.dtype)
         self._graph.register_initializer(value)
         return value
-
-
-def _replace(node: ir.Node, nodes: list[ir.Node]) -> None:
-    assert node.graph is not None
-    old, new = node.outputs, nodes[-1].outputs
-    ir.convenience.replace_nodes_and_values(node.graph, node, [node], nodes, old, new)

@@ -13,13 +13,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.options import Progress
 from rmsnorm_export.printable import first_line
-from rmsnorm_export.proof.comparison import (
-    Prepare,
-    WrongError,
-    changed_by_others,
-    compare_with,
-    run_reference,
-)
+from rmsnorm_export.proof import comparison
 from rmsnorm_export.quantize.left import MOST_TRIALS, Group, Loss, left_out
 from rmsnorm_export.quantize.products import LEVEL, quantize_products, weights_of
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL, Quantization, Quantize
@@ -31,7 +25,9 @@ Measure = Callable[[ir.Model], Callable[[ir.Model], Loss]]
 """Runs a model, and returns what compares another one with it."""
 
 
-def on_random_inputs(kind: Quantize, *, seed: int = 0, prepare: Prepare = lambda _: {}) -> Measure:
+def on_random_inputs(
+    kind: Quantize, *, seed: int = 0, prepare: comparison.Prepare = lambda _: {}
+) -> Measure:
     """Return what compares two models on random inputs, all outputs within ``QUANTIZED_RTOL``.
 
     Args:
@@ -41,12 +37,12 @@ def on_random_inputs(kind: Quantize, *, seed: int = 0, prepare: Prepare = lambda
     """
 
     def measure(model: ir.Model) -> Callable[[ir.Model], Loss]:
-        reference = run_reference(model, seed=seed, prepare=prepare)
+        reference = comparison.run_reference(model, seed=seed, prepare=prepare)
 
         def compare(quantized: ir.Model) -> Loss:
             try:
-                outcome = compare_with(reference, quantized, rtol=QUANTIZED_RTOL[kind])
-            except WrongError as error:
+                outcome = comparison.compare_with(reference, quantized, rtol=QUANTIZED_RTOL[kind])
+            except comparison.WrongError as error:
                 return Loss(problem=f"{error} (random inputs)", amount=math.inf)
             same = f", {outcome.same} of {outcome.rows} rows keep their largest element"
             words = f"{outcome.words()}{same} (random inputs)" if outcome.outputs else ""
@@ -90,7 +86,7 @@ def quantize(
 
     compare = (measure or on_random_inputs(kind))(model)
     try:
-        trials = _Trials(changed_by_others(model, fold), kind, compare, progress)
+        trials = _Trials(comparison.changed_by_others(model, fold), kind, compare, progress)
         found = trials.allowed(rounds=rounded)
         if found.loss.problem and found.rounds:
             unrounded = trials.allowed(rounds=False)
@@ -182,7 +178,7 @@ class _Trials:
                 counts = quantize_products(copy, bits, rounds=rounds)
             return copy
 
-        model = changed_by_others(self._model, change)
+        model = comparison.changed_by_others(self._model, change)
         return _Trial(model, self._compare(model), *counts)
 
 

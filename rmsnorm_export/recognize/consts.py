@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -145,17 +145,14 @@ class Constants:
         return result
 
     def _evaluate(self, value: ir.Value, depth: int) -> np.ndarray | None:
-        if value.is_initializer():
-            tensor = stored_tensor(value)
-            return None if tensor is None else _small_array(tensor)
+        tensor = stored_tensor(value)
+        if tensor is not None:
+            return _small_array(tensor)
         node = value.producer()
         if node is None or depth > _MAX_DEPTH or not standard(node) or depends_on_caller(node):
             return None
         if value in self.earlier:
             return self._array(self.earlier[value], depth + 1)
-        if node.op_type == "Constant":
-            tensor = constant_tensor(node.attributes)
-            return None if tensor is None else _small_array(tensor)
         if node.op_type in ("Shape", "Size"):
             dims = self._dims(value)
             sizes = None if dims is None else _static(dims)
@@ -310,7 +307,12 @@ def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     node = producer_of(value, "Constant")
     if node is None or depends_on_caller(node):
         return None
-    return constant_tensor(node.attributes)
+    for name, attribute in node.attributes.items():
+        if name == "value":
+            return attribute.as_tensor()
+        if name in _VALUE_TYPES:
+            return ir.Tensor(np.asarray(attribute.value, _VALUE_TYPES[name]))
+    return None
 
 
 def _small_array(tensor: ir.TensorProtocol, most: int = MAX_ELEMENTS) -> np.ndarray | None:
@@ -321,13 +323,3 @@ def _small_array(tensor: ir.TensorProtocol, most: int = MAX_ELEMENTS) -> np.ndar
     except (OSError, ValueError, TypeError):
         # The file of an external tensor may be absent: its number is then unknown.
         return None
-
-
-def constant_tensor(attributes: Mapping[str, ir.Attr]) -> ir.TensorProtocol | None:
-    """The tensor among the attributes of a Constant node, or its numbers as one."""
-    for name, attribute in attributes.items():
-        if name == "value":
-            return attribute.as_tensor()
-        if name in _VALUE_TYPES:
-            return ir.Tensor(np.asarray(attribute.value, _VALUE_TYPES[name]))
-    return None

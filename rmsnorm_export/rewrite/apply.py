@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 import onnx_ir as ir
 
 from rmsnorm_export.graph.functions import sort_functions
+from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.order import all_graphs, are_needed, nodes_of
 from rmsnorm_export.lower.builder import NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import Lowered
@@ -15,7 +16,6 @@ from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
 from rmsnorm_export.recognize.functions import reached
 from rmsnorm_export.recognize.refusal import ANEW, FORMERLY
 from rmsnorm_export.recognize.scan import foreign_functions
-from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.plan import Plan
 
 FUNCTION_IR_VERSION = 8

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from rmsnorm_export.graph.order import are_needed
+from rmsnorm_export.graph.names import Names
+from rmsnorm_export.graph.order import are_needed, replace
 from rmsnorm_export.lower.forms import MOST_ONES
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op import native
@@ -23,7 +24,6 @@ from rmsnorm_export.recognize.consts import Constants, depends_on_caller
 from rmsnorm_export.recognize.context import FLOATS, widens
 from rmsnorm_export.recognize.refusal import ANEW, FORMERLY
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.runtime.consumers import Consumer
 
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
@@ -76,10 +76,10 @@ class Legalizer:
             if node.op_type == native.RMS_NORMALIZATION:
                 stays = self.opset < TARGETS["onnx"].min_opset  # no operator there is
             elif are_needed(node.outputs[1:2]) and not stays:
-                node = self._split_inverse(graph, node, x)
+                node = self._split_inverse(node, x)
             scale = self._spread(graph, node, x, scale)
             if not (stays or are_needed(node.outputs[1:])):
-                self._typed(graph, node, x, scale)
+                self._typed(node, x, scale)
 
     def _split_skip(self, graph: ir.Graph, node: ir.Node) -> None:
         """Write a residual node as Add and norm; half types are summed and normalised in f32."""
@@ -114,7 +114,7 @@ class Legalizer:
             new.append(self._inverse_root(tape, total, epsilon, [-1]))
         ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, old, new)
 
-    def _split_inverse(self, graph: ir.Graph, node: ir.Node, x: ir.Value) -> ir.Node:
+    def _split_inverse(self, node: ir.Node, x: ir.Value) -> ir.Node:
         """Compute the second output of a norm by other nodes, and return the norm."""
         dtype, rank = self.types.dtype(x), self.types.rank(x)
         axis = node.attributes.get_int("axis", -1)
@@ -127,11 +127,8 @@ class Legalizer:
         norm = tape.again(node, [*node.inputs], node.outputs[0])
         _note_anew(tape.nodes[-1], "its second output is computed from x")
         inverse = self._inverse_root(tape, x if wide else tape.cast(x), epsilon, [*axes])
-        old, (written, *_) = node.outputs[:2], tape.nodes
-        ir.convenience.replace_nodes_and_values(
-            graph, node, [node], tape.nodes, old, [norm, inverse]
-        )
-        return written
+        replace(node, tape.nodes, [norm, inverse])
+        return tape.nodes[0]
 
     def _inverse_root(
         self, tape: _Tape, x: ir.Value, epsilon: float, axes: Sequence[int]
@@ -169,7 +166,7 @@ class Legalizer:
         _note_anew(node, "its scale is repeated over the row")
         return spread
 
-    def _typed(self, graph: ir.Graph, node: ir.Node, x: ir.Value, scale: ir.Value) -> None:
+    def _typed(self, node: ir.Node, x: ir.Value, scale: ir.Value) -> None:
         """Write a norm that stands in a form that not all runtimes take.
 
         PyTorch's exporter fuses a norm with the casts around it, so that X is float16 and the scale
@@ -207,7 +204,7 @@ class Legalizer:
         if final != wide:
             result = tape.cast(result, final)
         old.type = ir.TensorType(final)
-        ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [old], [result])
+        replace(node, tape.nodes, [result])
 
     def _ones_instead(self, node: ir.Node, x: ir.Value, scale: ir.Value) -> int:
         """Return the size of ones with which a scale after the norm is certainly right, else 0.

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.graph.load import LoadedModel
+from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.order import all_graphs, nodes_of, values_in
 from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.native import SIMPLIFIED, SKIP_SIMPLIFIED
@@ -22,7 +23,6 @@ from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.refusal import FORMERLY, name_of
 from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.legalize import Legalizer
-from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _INLINED = "_inlfunc_"

@@ -125,8 +125,7 @@ class HealthOptions(InspectOptions):
     """The options of ``inspect`` alone."""
 
     health: bool = option(
-        False,
-        help="Say what norms, sums and products survive in half precision; runs the model.",
+        False, help="Say what norms, sums and products survive in half precision; runs the model."
     )
     inputs: Inputs | None = option(
         None, file=True, metavar="FILE.npz", help="Arrays to run it on; without it random ones."

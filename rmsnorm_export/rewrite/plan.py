@@ -12,6 +12,7 @@ import onnx_ir as ir
 from rmsnorm_export.audit.audit import audited
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import nodes_of
 from rmsnorm_export.lower.lower import LowerContext, Lowered
@@ -27,7 +28,6 @@ from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
 from rmsnorm_export.recognize.scan import Recognition, could_be_part, foreign_functions, recognize
 from rmsnorm_export.recognize.types import Types
-from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
 _ALL_FORMS = [operator for row in TARGETS.values() for operator in row.operators]

@@ -14,6 +14,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.order import nodes_of
 from rmsnorm_export.op.spec import FLOAT, FLOAT16
 from rmsnorm_export.printable import plural, short
@@ -21,7 +22,6 @@ from rmsnorm_export.recognize.consts import Constants, standard
 from rmsnorm_export.recognize.refusal import name_of
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.apply import take_over
-from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.runtime.consumers import Consumer
 from rmsnorm_export.runtime.support import FACTS
 

@@ -251,10 +251,7 @@ def session_options(
     return options
 
 
-def executed_graph(
-    model: bytes | str | os.PathLike[str],
-    **options: Any,
-) -> onnx.GraphProto:
+def executed_graph(model: bytes | str | os.PathLike[str], **options: Any) -> onnx.GraphProto:
     """Return the graph that a session executes, after ONNX Runtime's default optimization.
 
     Large weights in it have no values.

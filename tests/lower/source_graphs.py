@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from rmsnorm_export.graph.names import Names
 from rmsnorm_export.lower.builder import NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.scales import lower_all
@@ -26,7 +27,6 @@ from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 from rmsnorm_export.recognize.scan import recognize
-from rmsnorm_export.rewrite.names import Names
 from rmsnorm_export.runtime.metrics import ulp_distance
 from tests.recognize.text_models import run
 

@@ -12,8 +12,8 @@ import pytest
 from recognize.text_models import CONSTANTS, function, model, norm, optimized
 
 import rmsnorm_export as rx
+from rmsnorm_export.graph.names import Names
 from rmsnorm_export.lower.targets import Target
-from rmsnorm_export.rewrite.names import Names
 
 RESIDUAL = "float[2,3,8] x, float[2,3,8] r"
 SUM = "h = Add(x, r)\n"

@@ -27,14 +27,7 @@ from rmsnorm_export.system.files import StrPath, Transaction, refusals_as
 from rmsnorm_export.system.packages import versions_of
 from rmsnorm_export.system.provenance import utc_now
 from rmsnorm_export.system.reading import sha256_of
-from rmsnorm_export.tensorrt.engine import backends
-from rmsnorm_export.tensorrt.engine.norms import (
-    EngineSite,
-    by_profile,
-    engine_sites,
-    find_norms,
-    layers_of,
-)
+from rmsnorm_export.tensorrt.engine import backends, norms
 from rmsnorm_export.tensorrt.engine.options import BuildOptions, plan_plugin
 from rmsnorm_export.tensorrt.engine.result import EngineRecord, EngineResult, sidecar_path
 
@@ -72,12 +65,12 @@ def _opened(source: Source) -> Iterator[tuple[LoadedModel, Path]]:
         yield loaded, path
 
 
-def _norms_of(model: ir.Model) -> tuple[EngineSite, ...]:
+def _norms_of(model: ir.Model) -> tuple[norms.EngineSite, ...]:
     """Return the norms of a model, none of which the parser would compute otherwise."""
     with no_gc():
         recognized = recognize(model)
         _refuse_mixed(model, recognized.types)
-        return engine_sites(model, recognized.matches)
+        return norms.engine_sites(model, recognized.matches)
 
 
 def _notes(graph: ir.Graph) -> Iterator[str]:
@@ -133,8 +126,8 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
         built = answer.result
         if "refused" in built:
             raise backends.refused(built["refused"], answer, info)
-        layers, layers_from = layers_of(built["inspected"], built["layers"])
-        layers = by_profile(layers, len(profiles))
+        layers, layers_from = norms.layers_of(built["inspected"], built["layers"])
+        layers = norms.by_profile(layers, len(profiles))
         record = EngineRecord(
             engine=target.name,
             bytes=temporary.stat().st_size,
@@ -153,7 +146,7 @@ def build_model(model: Source, path: StrPath, options: BuildOptions) -> EngineRe
             flags=options.flags(),
             plugin="" if library is None else library.name,
             plugin_reason=reason,
-            norms=find_norms(sites, layers),
+            norms=norms.find_norms(sites, layers),
             layers=layers,
             layers_from=layers_from,
             messages=_messages(built["warnings"]),
