@@ -108,6 +108,15 @@ FUSED: dict[str, tuple[onnx.ModelProto, int, float, dict[str, int]]] = {
         8, 1e-5, {"epsilon_outside": 1},
     ),
     "floor": (built(changed(("Add(m", "Max(m"))), 8, 1e-5**0.5, {"epsilon_clamp": 1}),
+    "a floor between the smallest rows": (
+        built(changed(("e = Add(m, eps)", "k = Constant<value_float = 1.25e-6>()\n "
+                                          "e = Max(m, k)"))),
+        8, 1.25e-6**0.5, {"epsilon_clamp": 1},
+    ),
+    "a choice by a constant": (
+        built(changed((MEAN, "a1 = ReduceMean<axes = [-1]>(q)\n b = Less(eps, half)\n "
+                             "m = Where(b, a1, eps)\n "))), 8, 1e-5, {},
+    ),
     "part of a row": (
         built(f"h, t = Split<axis = -1>(x)\n {changed(('Abs(x)', 'Abs(h)'))}"), 8, 1e-5,
         {"partial_size": 4},
@@ -141,6 +150,12 @@ NAMED: dict[str, tuple[onnx.ModelProto, str]] = {
         "an L2 norm of rows of 8 with epsilon 0,",
     ),
     "beside its negative": (built(_BESIDE), "rows of 8 with epsilon 1e-05, by nodes from 'n' "),
+    "beside its negative, of a mean that is rounded": (
+        built("n = Neg(x)\n c = Concat<axis = -1>(x, n)\n size = Constant<value_ints = [32]>()\n "
+              "s = ConstantOfShape<value = float[1] {1.0}>(size)\n "
+              "l = LayerNormalization(c, s)\n y, t = Split<axis = -1>(l)", "float[B,S,16]"),
+        "rows of 16 with epsilon 1e-05, by nodes from 'n' ",
+    ),
     "function": (
         built("y = my.Norm(x, eps)", functions=f"{_HEAD}Norm (x, k) => (y) {{{_IN_FUNCTION}}}"),
         "rows of 8 ",
@@ -180,6 +195,11 @@ TRAPS: dict[str, tuple[onnx.ModelProto, str]] = {
     "clamp": (
         built(changed((MEAN, "b = Constant<value_float = 1e30>()\n c = Min(q, b)\n "
                              "m = ReduceMean<axes = [-1]>(c)\n "))), "Min 'c' may do otherwise",
+    ),
+    "a choice by what the caller gives": (
+        built(changed((MEAN, "a1 = ReduceMean<axes = [-1]>(q)\n b = Greater(given, eps)\n "
+                             "m = Where(b, a1, eps)\n ")), given=", float[1] given"),
+        "Where 'm' may do otherwise",
     ),
     "chosen elements": (
         built(changed((MEAN, "b = Equal(w, w)\n c = Compress<axis = -1>(q, b)\n "
