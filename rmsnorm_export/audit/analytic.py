@@ -102,7 +102,7 @@ class Branches:
                 if floats and (size := self._sizes.scalar(node.outputs[0])):
                     self._numbers[node.outputs[0]] = size  # of a fixed shape
                     self._signs[node.outputs[0]] = _Sign(1 if size > 0 else -1)
-                elif floats or not (same or op in _SIZED):
+                elif floats or not (same or op in _SIZED or self._types.integers(node.outputs[0])):
                     return node
                 continue
             known = all(value in self._signs or value in self._still for value in node.inputs)

@@ -95,6 +95,15 @@ FUSED: dict[str, tuple[onnx.ModelProto, int, float, dict[str, int]]] = {
               f"{LAST}"),
         8, 1e-5, {},
     ),
+    "parts of computed sizes": (
+        built("k = Shape<start = -1>(x)\n i = Constant<value_ints = [1]>()\n o = Add(k, i)\n "
+              "j = Constant<value_ints = [2]>()\n d = Div(o, j)\n "
+              "z = Constant<value_ints = [0]>()\n h = Slice(x, z, d, last)\n "
+              "t = Slice(x, d, k, last)\n a = Mul(h, h)\n b = Mul(t, t)\n "
+              "u = ReduceSum(a, last)\n v = ReduceSum(b, last)\n s = Add(u, v)\n "
+              f"n = Constant<value_float = 8.0>()\n m = Div(s, n)\n e = Add(m, eps)\n {ROOT}{LAST}"
+              ), 8, 1e-5, {},
+    ),
     "an axis in a vector": (
         built(changed((MEAN, "t = CumSum(q, last)\n i = Constant<value_ints = [7]>()\n "
                              "g = Gather<axis = -1>(t, i)\n k = Constant<value_float = 8.0>()\n "
