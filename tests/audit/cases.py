@@ -165,6 +165,11 @@ NAMED: dict[str, tuple[onnx.ModelProto, str]] = {
               "l = LayerNormalization(c, s)\n y, t = Split<axis = -1>(l)", "float[B,S,16]"),
         "rows of 16 with epsilon 1e-05, by nodes from 'n' ",
     ),
+    "squares that are quantized and taken back": (
+        built(changed((MEAN, "c = QuantizeLinear(q, half)\n v = DequantizeLinear(c, half)\n "
+                             "m = ReduceMean<axes = [-1]>(v)\n "))),
+        "rows of 8 with epsilon 1e-05,",
+    ),
     "function": (
         built("y = my.Norm(x, eps)", functions=f"{_HEAD}Norm (x, k) => (y) {{{_IN_FUNCTION}}}"),
         "rows of 8 ",
