@@ -102,7 +102,9 @@ def squared_again(ctx: Context, node: ir.Node, radial: Radial) -> None:
 
 def centred(ctx: Context, root: ir.Value) -> ir.Node | None:
     """The node that takes the mean of its row from ``root``, if one does."""
-    node = producer_of(root, "Sub")
+    chosen = producer_of(root, "Where")  # as of a row of equal elements, which has 0 there
+    rows = [root] if chosen is None else [v for v in chosen.inputs[1:] if v is not None]
+    node = next(filter(None, (producer_of(row, "Sub") for row in rows)), None)
     if node is None or None in node.inputs:
         return None
     row, mean = (ctx.view(v).root for v in node.inputs if v is not None)
