@@ -36,8 +36,9 @@ def test_a_length_that_divides_no_row_is_no_norm_whatever_its_axis() -> None:
 def test_a_centred_row_is_that_of_a_layer_norm_where_it_is_chosen() -> None:
     """jax2onnx makes a row of equal elements 0, whatever its mean was rounded to."""
     source = text.model(
-        "mean = ReduceMean<axes = [-1]>(x)\n c = Sub(x, mean)\n least = ReduceMin<axes = [-1]>(x)\n "
-        "most = ReduceMax<axes = [-1]>(x)\n same = Equal(least, most)\n "
+        "mean = ReduceMean<axes = [-1]>(x)\n c = Sub(x, mean)\n "
+        "least = ReduceMin<axes = [-1]>(x)\n most = ReduceMax<axes = [-1]>(x)\n "
+        "same = Equal(least, most)\n "
         f"zero = Constant<value_float = 0.0>()\n z = Where(same, zero, c)\n {text.norm('z', 'y')}"
     )
     (refusal,) = rx.optimize(source, numerics="upcast").report.refused
