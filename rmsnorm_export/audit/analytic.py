@@ -77,6 +77,7 @@ class Branches:
         self._sizes.info_of = types.info
         self._dtype, self._floors = types.dtype(region.x), int(place == "floor")
         self._still: set[ir.Value | None] = {*region.constants, None}
+        self._given = region.given
         pairs = zip(types.shape(region.x) or (), shape, strict=False)
         self._loose = {size for size, seen in pairs if size != seen}
         self._signs = dict.fromkeys((region.x, *region.twins), _Sign(1, region.x))
@@ -101,7 +102,7 @@ class Branches:
                 if floats and (size := self._sizes.scalar(node.outputs[0])):
                     self._numbers[node.outputs[0]] = size  # of a fixed shape
                     self._signs[node.outputs[0]] = _Sign(1 if size > 0 else -1)
-                elif floats or not (same or op in _SIZED):
+                elif floats or not (same or op in _SIZED or self._types.integers(node.outputs[0])):
                     return node
                 continue
             known = all(value in self._signs or value in self._still for value in node.inputs)
@@ -141,6 +142,8 @@ class Branches:
         if op == "Concat":
             known = all(sign.of for sign in inputs)
             return _Sign(1, node.outputs[0]) if known else _Sign()
+        if op == "Where":  # by a constant, as all that is computed from x is a float here
+            return None if node.inputs[0] in self._given else _Sign()
         if op in _FACTORS:
             return self._product(op, node, inputs)
         if op == "Pow":

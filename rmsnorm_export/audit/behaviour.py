@@ -133,9 +133,13 @@ def _with_zeros(rng: np.random.Generator, shape: Sequence[int]) -> Array:
 
 
 def _inverse(x: Array, y: Array) -> Array:
-    """Return x / y: infinite where the gain is 0, and where y is not 0 with x; else NaN there."""
+    """Return x / y: infinite where the gain is 0, and where y is not 0 with x; else NaN there.
+
+    A mean that is 0 leaves of its rounding what is as good as 0 beside the largest elements.
+    """
     with np.errstate(all="ignore"):
-        return np.where(x == 0, np.where(np.abs(y) > 0, math.inf, math.nan), x / y)
+        moved = np.abs(y) > _TOLERANCE * np.nanmax(np.abs(y))
+        return np.where(x == 0, np.where(moved, math.inf, math.nan), x / y)
 
 
 def _alike(one: Array, other: Array) -> bool:
@@ -181,7 +185,7 @@ def _fitted(
         inside = np.median((low**2 / slope - means[1])[scaled])
         line = (high - low) / (roots[0] - roots[1])
         behind = np.median((low / line - roots[1])[scaled])
-        floor = np.median((low / high * roots[0])[scaled])
+        floor = np.min((low / high * roots[0])[scaled], initial=math.inf)
         trials: tuple[tuple[EpsilonPlace, float, Array, Callable[[float, int], Array]], ...] = (
             ("inside", inside, np.sqrt(slope), lambda e, i: np.sqrt(means[i] + e)),
             ("behind", behind, line, lambda e, i: roots[i] + e),

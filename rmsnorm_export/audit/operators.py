@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op import native
-from rmsnorm_export.recognize.consts import Constants, standard, stored_tensor
+from rmsnorm_export.recognize.consts import SCALED, Constants, standard, stored_tensor
 from rmsnorm_export.recognize.types import Types
 
 
@@ -57,8 +57,8 @@ _FIXED: Mapping[str, Traits] = {
                     Traits(sums=True, roots=True, mixes=True)),
     "LpNormalization": Traits(sums=True, roots=True),
     "Sqrt": _ROOT,
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Bernoulli",
-                     "Multinomial", "RandomNormalLike", "RandomUniformLike",
+    **dict.fromkeys((*SCALED, "DynamicQuantizeLinear", "Bernoulli", "Multinomial",
+                     "RandomNormalLike", "RandomUniformLike",
                      native.RMS_NORMALIZATION, native.SIMPLIFIED), ENDS),
 }  # fmt: skip
 SUMS = frozenset(op for op, one in _FIXED.items() if one.mixes)
@@ -110,6 +110,8 @@ class Operators:
             return NOTHING
         if (traits := _FIXED.get(op)) is None:
             traits = self._traits(node, variables)
+        if op in SCALED and self._constants.rounds(node):
+            return NOTHING
         return ENDS if (traits.sums or traits.roots) and node in self._explained else traits
 
     def _traits(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:

@@ -21,12 +21,16 @@ def clamp(ctx: Context, node: ir.Node) -> None:
         fact = ctx.fact(value)
         if value is None or not isinstance(fact, Radial):
             continue
-        limits = _limits(ctx, node, value)
+        limits = _limits(ctx, node, value, fact)
         least, most, rank = limits or (math.nan, math.nan, 0)
         dtype = ctx.types.dtype(value)
         largest = _largest(dtype)
+        if fact.inverse:  # it is at most a number where the root is at least the inverse of that
+            limited = fact.m / most if 0 < most < largest else 0.0
+            least = limited if least <= 0 < min(fact.m, most) else math.nan
+            most = math.inf if limited else most
         kept = least <= _least(fact) * (1 + _roundoff(dtype))
-        floors = not fact.inverse and min(fact.a, fact.c) > 0
+        floors = min(fact.a, fact.c) > 0
         some = least >= 0 or least <= -largest
         whole = most >= largest and some and (kept or floors)
         if not whole or not ctx.fits(rank, fact):
@@ -48,6 +52,7 @@ def clamp(ctx: Context, node: ir.Node) -> None:
                 step.edges = (*fact.edges, edge)
             if not kept:
                 step.floor, step.epsilons = least, 1
+                step.plain = fact.plain and not fact.inverse
             step.length = 2 if fact.length and node.op_type == "Clip" else fact.length
             ctx.set_radial(node.outputs[0], step)
         return
@@ -60,7 +65,9 @@ def _roundoff(dtype: ir.DataType | None) -> float:
     return float(ml_dtypes.finfo(dtype.numpy()).eps) / 2  # type: ignore[no-untyped-call]
 
 
-def _limits(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float, float, int] | None:
+def _limits(
+    ctx: Context, node: ir.Node, value: ir.Value, radial: Radial
+) -> tuple[float, float, int] | None:
     """The constants between which ``value`` is clamped, and their largest rank; None: others."""
     ends, ranks, dtype = {"min": -math.inf, "max": math.inf}, [0], ctx.types.dtype(value)
     constants: list[tuple[str, ir.Value | None]] = []
@@ -82,7 +89,7 @@ def _limits(ctx: Context, node: ir.Node, value: ir.Value) -> tuple[float, float,
             return None
         ends[end] = max(ends[end], number) if end == "min" else min(ends[end], number)
         ranks.append(array.ndim)
-    if dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf:
+    if dtype == ir.DataType.FLOAT16 and ends["max"] < math.inf and not radial.inverse:
         return None  # squares of ordinary rows are that large
     if node.op_type == "Clip" and "max" not in (*node.attributes, *(end for end, _ in constants)):
         ends["max"] = _largest(dtype)
@@ -97,10 +104,8 @@ def _largest(dtype: ir.DataType | None) -> float:
 
 
 def _least(radial: Radial) -> float:
-    """The least that a mean square, its root or their inverse may be: by what was added."""
+    """The least that a mean square or its root may be, inverted or not: by what was added."""
     if min(radial.a, radial.c, radial.m) <= 0 or radial.b < 0:
         return -math.inf
-    if radial.inverse:
-        return 0.0
     least = radial.c * math.sqrt(radial.b) + radial.d if radial.rooted else radial.b
     return max(least, radial.floor)

@@ -32,8 +32,8 @@ MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 REARRANGED = ("Identity", "Unsqueeze", "Squeeze", "Reshape", "Concat", "Gather", "Slice")
 """Operators of which the output has elements of the inputs, sizes among them."""
 
-_SCALED = ("QuantizeLinear", "DequantizeLinear")
-_FOLLOWED = frozenset((*_UNARY, *_BINARY, *REARRANGED, *_SCALED, "Cast", "CastLike", "ReduceProd"))
+SCALED = ("QuantizeLinear", "DequantizeLinear")
+_FOLLOWED = frozenset((*_UNARY, *_BINARY, *REARRANGED, *SCALED, "Cast", "CastLike", "ReduceProd"))
 _REALS, _WHOLES = ("value_float", "value_floats"), ("value_int", "value_ints")
 _VALUE_TYPES = dict.fromkeys(_REALS, np.float32) | dict.fromkeys(_WHOLES, np.int64)
 
@@ -135,6 +135,13 @@ class Constants:
                 for n in (before, node)]  # fmt: skip
         return before.inputs[0] if axes[0] == axes[1] else None
 
+    def rounds(self, node: ir.Node) -> bool:
+        """Return whether ``node`` is one half of pairs that quantize a value and take it back."""
+        output, halves = node.outputs[0], [node]
+        if standard(node) == "QuantizeLinear" and not output.is_graph_output():
+            halves = [reader for reader, _ in output.uses()]
+        return all(self.unrounded(half) is not None for half in halves)
+
     def _array(self, value: ir.Value, depth: int) -> np.ndarray | None:
         if value in self._arrays:
             return self._arrays[value]
@@ -215,7 +222,7 @@ def _applied(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | No
                 exact = data.dtype.kind in "iu"  # a product of floats is rounded
                 product = multiplied(node, data.astype(object), parts[1:]) if exact else None
                 return None if product is None else product.astype(data.dtype)
-            if op in _SCALED:
+            if op in SCALED:
                 return _quantized_number(node, *parts)
             if op not in REARRANGED:
                 return _converted(data, to or node.attributes.get_int("to", 0))

@@ -42,6 +42,7 @@ class Candidate:
     Attributes:
         node: the node that summed the squares.
         rooted: a square root was taken; by the node ``root``.
+        divides: the row that was squared is divided by it, whether or not it is a norm.
         taken: a match was made of it.
         flaw: the first reason against it.
         centred: the node that took the mean from the row, so that this is a variance.
@@ -52,6 +53,7 @@ class Candidate:
     scope: str
     rooted: bool = False
     root: ir.Node | None = None
+    divides: bool = False
     taken: bool = False
     flaw: Refusal | None = None
     centred: ir.Node | None = None

@@ -235,7 +235,7 @@ def _why_not(ctx: Context, candidate: Candidate) -> Refusal:
             "an RMSNorm divides by the root of the mean square of the row as it is",
             candidate.scope,
         )  # fmt: skip
-    if flaw is not None:
+    if flaw is not None and (candidate.divides or flaw.reason != "row-length-unknown"):
         return flaw
     last = ctx.last.get(candidate)
     consumers = [] if last is None else [node for node, _ in last.uses()]

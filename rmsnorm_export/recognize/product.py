@@ -128,7 +128,7 @@ def _count_not_constant(ctx: Context, node: ir.Node, radial: Radial, other: ir.V
     ctx.spoil(
         node, radial, "count-not-constant",
         "the sum of squares is scaled by a number that is not constant", ctx.describe(other),
-        "export with a static size for the normalised axes, or use ReduceMean",
+        "use ReduceMean, or export with static sizes, which make it a constant",
     )  # fmt: skip
 
 
@@ -228,6 +228,7 @@ def normalise(
             "let them be one value",
         )  # fmt: skip
         return
+    candidate.divides = True
     if not _sound(ctx, node, view, radial):
         return
     if scale is not None and not scale.per_feature:
@@ -406,7 +407,7 @@ def lp_normalization(ctx: Context, node: ir.Node) -> None:
     if x is None or attributes.get_int("p", 2) != 2:
         return
     view, candidate = ctx.view(x), ctx.candidate(node)
-    candidate.rooted = True
+    candidate.rooted = candidate.divides = True
     axes = row_axes(ctx, node, (attributes.get_int("axis", -1),), view, candidate)
     dtype = ctx.types.dtype(x)
     if axes is None or dtype is None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from rmsnorm_export.recognize.consts import producer_of, rounding_of, standard
+from rmsnorm_export.recognize.consts import producer_of, rounding_of
 from rmsnorm_export.recognize.context import FLOATS, Context
 from rmsnorm_export.recognize.facts import Fact, Flaw, Norm, Radial, Square, View, WeightedInverse
 from rmsnorm_export.recognize.refusal import name_of
@@ -102,7 +102,9 @@ def squared_again(ctx: Context, node: ir.Node, radial: Radial) -> None:
 
 def centred(ctx: Context, root: ir.Value) -> ir.Node | None:
     """The node that takes the mean of its row from ``root``, if one does."""
-    node = producer_of(root, "Sub")
+    chosen = producer_of(root, "Where")  # as of a row of equal elements, which has 0 there
+    rows = [root] if chosen is None else [v for v in chosen.inputs[1:] if v is not None]
+    node = next(filter(None, (producer_of(row, "Sub") for row in rows)), None)
     if node is None or None in node.inputs:
         return None
     row, mean = (ctx.view(v).root for v in node.inputs if v is not None)
@@ -116,7 +118,7 @@ def quantize(ctx: Context, node: ir.Node) -> None:
     """QuantizeLinear, DequantizeLinear: a pair of them rounds what is known, any other hides it."""
     output, source = node.outputs[0], ctx.constants.unrounded(node)
     if source is None:
-        for value in () if _rounds(ctx, node) else node.inputs:
+        for value in () if ctx.constants.rounds(node) else node.inputs:
             hide(ctx, node, ctx.fact(value), quantized(node), output)
         return
     fact = ctx.fact(source)
@@ -142,13 +144,6 @@ def hide(ctx: Context, node: ir.Node, fact: Fact | None, flaw: Flaw, output: ir.
         ctx.set_radial(output, dataclasses.replace(fact, spoiled=True))
     elif isinstance(fact, Square):
         ctx.facts[output] = dataclasses.replace(fact, flaw=fact.flaw or flaw)
-
-
-def _rounds(ctx: Context, node: ir.Node) -> bool:
-    """Return whether a QuantizeLinear is read by the other half of a pair alone."""
-    output = node.outputs[0]
-    pairs = [ctx.constants.unrounded(reader) is not None for reader in ctx.read_by(output)]
-    return standard(node) == "QuantizeLinear" and all(pairs) and not output.is_graph_output()
 
 
 def _with_rounding(radial: Radial, what: str) -> Radial:

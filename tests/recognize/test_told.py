@@ -40,6 +40,28 @@ def test_a_norm_is_fused_or_refused_for_its_reason(name: str, dtype: str) -> Non
         text.check_same(source, ir.to_proto(result.model))
 
 
+def test_a_length_that_divides_no_row_is_no_norm_whatever_its_axis() -> None:
+    """Global response normalisation: x times its length over the mean of all lengths."""
+    source = text.model(
+        "l = ReduceL2<axes = [1]>(x)\n m = ReduceMean<axes = [-1]>(l)\n d = Div(l, m)\n "
+        "y = Mul(x, d)"
+    )
+    (refusal,) = rx.optimize(source).report.refused
+    assert (refusal.kind, refusal.reason) == ("look-alike", "no-normalised-row")
+
+
+def test_a_centred_row_is_that_of_a_layer_norm_where_it_is_chosen() -> None:
+    """jax2onnx makes a row of equal elements 0, whatever its mean was rounded to."""
+    source = text.model(
+        "mean = ReduceMean<axes = [-1]>(x)\n c = Sub(x, mean)\n "
+        "least = ReduceMin<axes = [-1]>(x)\n most = ReduceMax<axes = [-1]>(x)\n "
+        "same = Equal(least, most)\n "
+        f"zero = Constant<value_float = 0.0>()\n z = Where(same, zero, c)\n {text.norm('z', 'y')}"
+    )
+    (refusal,) = rx.optimize(source, numerics="upcast").report.refused
+    assert (refusal.kind, refusal.reason) == ("look-alike", "layer-norm")
+
+
 def test_an_error_of_ours_costs_no_norm_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted in one transfer function: the norm that needs it is found by what it computes."""
 

@@ -166,6 +166,8 @@ NORMS: dict[str, Steps] = {
     "one maximum after another": {
         "stabilise": op("Max", 1e-7), "root": then(op("Max", 1e-6), op("Sqrt")),
     },
+    "an inverse that is limited": {"stabilise": same, "divide": limited(100.0)},
+    "an inverse that is limited by what it never is": {"divide": limited(1e4)},
 }  # fmt: skip
 """Recognised by default in float32, and in any float type with the class ``upcast``."""
 
@@ -237,7 +239,6 @@ BY_BEHAVIOUR: dict[str, Steps] = {
         **SUMMED, "mean": then(op("LpPool", kernel_shape=[N], p=2), over(ROOT)), "root": same,
     },
     "a variance and the square of a mean": with_variance(lambda a, _, average: a.square(average)),
-    "an inverse that is limited": {"stabilise": same, "divide": limited(100.0)},
     "magnitudes of what is not negative": {
         "mean": then(op("Abs"), mean, op("Abs")), "root": then(op("Sqrt"), op("Abs")),
     },
@@ -308,7 +309,7 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
         {**SUMMED, "mean": then(with_log_sum_exp, over(N))}, "spelling-unknown",
     ),
     "a larger maximum": ({"stabilise": then(epsilon, op("Max", 1e-3))}, "two-epsilons"),
-    "an inverse that is limited beside an epsilon": ({"divide": limited(100.0)}, "clamped"),
+    "an inverse that is limited beside an epsilon": ({"divide": limited(100.0)}, "two-epsilons"),
     "an inverse that is limited from below": (
         {"stabilise": same, "divide": limited(1.0, "Max")}, "clamped",
     ),
