@@ -120,13 +120,13 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
             write_rows(result.model)
         notes = [*_notes(model, component, result.model.graph, options.names)]
         results[name] = result.noting(notes, source=f"{type(model).__name__}, {component.name}")
-    results = dict(
-        zip(results, with_weights_as_read(results.values(), options.target), strict=True)
-    )
     config = model.config
     if options.names == "optimum" and not of_encoder:
         config = config.get_text_config()
         allow_empty_of_optimum(config, results["model"].model.graph)
+    results = dict(
+        zip(results, with_weights_as_read(results.values(), options.target), strict=True)
+    )
     of_genai = genai_config(model, results["model"].model.graph) if genai else None
 
     def fill(folder: Path) -> None:
