@@ -59,7 +59,7 @@ def optimize(source: Source, options: OptimizeOptions) -> Result | Any:
         from rmsnorm_export.decoder.folders import optimize_folder
 
         return optimize_folder(source, options)
-    text = text_for(options, tokenizer_beside(source))
+    text = text_for(options, tokenizer_beside(source) if options.quantize else None)
     return finish(optimize_model(source, options), options, text=text)
 
 

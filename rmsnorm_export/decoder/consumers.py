@@ -70,7 +70,8 @@ def allow_empty_of_optimum(config: Any, graph: ir.Graph) -> None:
                 value.shape = ir.Shape([rows, "heads", past, "width"])
                 for node, index in value.uses():
                     if node.op_type == ATTENTION:
-                        tape, own = ir.tape.Tape(), [0, own_heads, 0, own_width]  # 0: as it is
+                        tape = ir.tape.Tape()
+                        own: Any = [0, own_heads, 0, own_width]  # 0: as it is
                         sizes = tape.op("Constant", [], {"value_ints": own})
                         node.replace_input_with(index, tape.op("Reshape", [value, sizes]))
                         graph.insert_before(node, tape.nodes)
