@@ -273,7 +273,7 @@ def executed_graph(
         return onnx.load(path, load_external_data=False).graph
 
 
-def is_norm(node: onnx.NodeProto) -> bool:
+def is_norm(node: onnx.NodeProto | ir.Node) -> bool:
     """Return whether a node is a norm, by its operator."""
     return node.op_type in _NORMS or node.domain == DOMAIN
 
