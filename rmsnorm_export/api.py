@@ -50,14 +50,17 @@ def optimize(source: Source, options: OptimizeOptions) -> Result | Any:
         UsageError: an option has no such value.
         BackendMissingError: ``prove`` without ONNX Runtime.
     """
+    from rmsnorm_export.decoder.bundle import tokenizer_beside
     from rmsnorm_export.decoder.finish import finish
+    from rmsnorm_export.decoder.text import text_for
     from rmsnorm_export.rewrite.optimize import optimize_model
 
     if isinstance(source, str | Path) and os.path.isdir(source):
         from rmsnorm_export.decoder.folders import optimize_folder
 
         return optimize_folder(source, options)
-    return finish(optimize_model(source, options), options)
+    text = text_for(options, tokenizer_beside(source) if options.quantize else None)
+    return finish(optimize_model(source, options), options, text=text)
 
 
 @takes(HealthOptions)
@@ -189,12 +192,14 @@ def export(
         BackendMissingError: PyTorch or onnxscript is not installed.
     """
     from rmsnorm_export.decoder.finish import finish, with_weights_as_read
+    from rmsnorm_export.decoder.text import text_for
     from rmsnorm_export.graph.save import check_output
     from rmsnorm_export.torch.export.convert import WRITING, ExportResult, convert, tell
 
     check_output(path, force=options.force)
+    text = text_for(options, None)
     result, log = convert(module, args, options)
-    (result,) = with_weights_as_read([finish(result, options)], options.target)
+    (result,) = with_weights_as_read([finish(result, options, text=text)], options.target)
     tell(options.progress, WRITING)
     saved = result.save(path, weights=options.weights, force=options.force)
     return ExportResult(saved.path, result.model, result.report, saved, log)

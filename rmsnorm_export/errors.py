@@ -118,8 +118,8 @@ class Failure:
         found = f"{type(error).__name__}: {error}"
         fix = "run the same command with --debug and report what it prints"
         if isinstance(error, KeyboardInterrupt):
-            what, found, code = "The run was interrupted.", "Ctrl-C", ExitCode.INTERRUPTED
-            fix = "run the command again: it goes on from here"
+            what, code = "The run was interrupted.", ExitCode.INTERRUPTED
+            found, fix = "Ctrl-C, or SIGTERM", "run the command again: it goes on from here"
         elif isinstance(error, OSError) and error.strerror:
             what, code = "A file cannot be read or written.", ExitCode.INPUT
             found = ": ".join(filter(None, (error.strerror, str(error.filename or ""))))

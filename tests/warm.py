@@ -16,7 +16,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
 
-COMMAND = "import sys\nfrom rmsnorm_export.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+COMMAND = "import sys\nfrom rmsnorm_export.cli.main import main\nsys.exit(main())"
 """The command line."""
 
 _IMPORTS = [

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -106,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return shell_complete(cli, {}, PROGRAM, _COMPLETE, instruction)
     if argv is None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # to remove what is half written
         sympy_when_used()
     if not arguments:
         click.echo(cli.get_help(click.Context(cli, info_name=PROGRAM)), err=True)

@@ -188,6 +188,18 @@ def companions(folder: Path) -> dict[str, Path]:
     return files
 
 
+def tokenizer_beside(source: object) -> Path | None:
+    """Return the tokenizer in the folder of a model's file, if there is one.
+
+    Raises:
+        InputError: it is a link to a file outside of the folder.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return None
+    folder = Path(source).parent
+    return inside(folder, TOKENIZER) if (folder / TOKENIZER).is_file() else None
+
+
 def copy_missing(files: Mapping[str, Path], folder: Path) -> None:
     """Copy files, by their new names, to a folder that may have some of these names already."""
     for name, path in files.items():

@@ -33,6 +33,7 @@ from rmsnorm_export.decoder.options import GenerationOptions
 from rmsnorm_export.decoder.release import naming_release
 from rmsnorm_export.decoder.result import FolderResult, GenerationExport
 from rmsnorm_export.decoder.rows import write_rows
+from rmsnorm_export.decoder.text import text_for
 from rmsnorm_export.decoder.tokens import Held
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.graph.load import no_gc
@@ -96,6 +97,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
     shared = OptimizeOptions(**keywords(options, RewriteOptions))
     _check_type(model, shared)
     companions = tokenizer_files(model)
+    text = text_for(shared, companions.get(TOKENIZER))
     caches_of_all_tokens = whole_caches(static=False) if by_layer else contextlib.nullcontext()
     with no_gc(), caches_of_all_tokens:
         inputs = sample_inputs(model, options.inputs or {}, part=options.part)
@@ -112,19 +114,19 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
         if by_layer:
             name, taken = OPTIMUM[name] if of_encoder else ("model", {})
             name_by_layer(component.model, caches, options.names, taken)
-        optimized, tokenizer = optimize_model(component.model, shared), companions.get(TOKENIZER)
-        result = finish(optimized, shared, one_buffer=genai, held=held, tokenizer=tokenizer)
+        optimized = optimize_model(component.model, shared)
+        result = finish(optimized, shared, one_buffer=genai, held=held, text=text)
         if options.target != "plain":  # which is as the exporter gives it
             write_rows(result.model)
         notes = [*_notes(model, component, result.model.graph, options.names)]
         results[name] = result.noting(notes, source=f"{type(model).__name__}, {component.name}")
-    results = dict(
-        zip(results, with_weights_as_read(results.values(), options.target), strict=True)
-    )
     config = model.config
     if options.names == "optimum" and not of_encoder:
         config = config.get_text_config()
         allow_empty_of_optimum(config, results["model"].model.graph)
+    results = dict(
+        zip(results, with_weights_as_read(results.values(), options.target), strict=True)
+    )
     of_genai = genai_config(model, results["model"].model.graph) if genai else None
 
     def fill(folder: Path) -> None:

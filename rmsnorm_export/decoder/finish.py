@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -19,6 +18,7 @@ from rmsnorm_export.rewrite.proofs import prove_loading
 from rmsnorm_export.rewrite.result import Result
 
 if TYPE_CHECKING:
+    from rmsnorm_export.decoder.text import Text
     from rmsnorm_export.quantize.quantize import Measure
     from rmsnorm_export.quantize.result import Quantize
 
@@ -29,7 +29,7 @@ def finish(
     *,
     one_buffer: bool = False,
     held: Held | None = None,
-    tokenizer: Path | None = None,
+    text: Text | None = None,
 ) -> Result:
     """Return the result with the fusions, the half type and the quantization that are asked for.
 
@@ -37,7 +37,7 @@ def finish(
         result: with norms of one node.
         options: of the command.
         one_buffer, held: as for `fuse`.
-        tokenizer: the file ``tokenizer.json`` of a decoder.
+        text: of `text_for`.
 
     Raises:
         InputError: the model cannot be converted or quantized.
@@ -63,7 +63,7 @@ def finish(
     if options.quantize is not None:
         from rmsnorm_export.quantize.quantize import quantize
 
-        measure = _measure(model.graph, options.quantize, options, tokenizer)
+        measure = _measure(model.graph, options.quantize, options, text)
         rounded = options.quantize != "int4" or not _begins_alone(model.graph)
         settings: Any = {"measure": measure, "rounded": rounded, "progress": options.progress}
         model, done = quantize(model, options.quantize, **settings)
@@ -103,13 +103,12 @@ def _begins_alone(graph: ir.Graph) -> bool:
 
 
 def _measure(
-    graph: ir.Graph, kind: Quantize, options: RewriteOptions, tokenizer: Path | None
+    graph: ir.Graph, kind: Quantize, options: RewriteOptions, text: Text | None
 ) -> Measure:
     """Return what measures the loss: on a text where a graph takes one, else on random inputs."""
-    from rmsnorm_export.decoder.text import on_text, tokens_of
+    from rmsnorm_export.decoder.text import on_text
     from rmsnorm_export.decoder.tokens import as_text
     from rmsnorm_export.quantize.quantize import on_random_inputs
 
     otherwise = on_random_inputs(kind, seed=options.seed, prepare=as_text(graph))
-    text = tokens_of(tokenizer, options.calibrate)
     return otherwise if text is None else on_text(*text, kind, otherwise)

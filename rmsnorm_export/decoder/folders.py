@@ -21,6 +21,7 @@ from rmsnorm_export.decoder.bundle import (
 )
 from rmsnorm_export.decoder.finish import finish
 from rmsnorm_export.decoder.result import FolderResult, GenerationExport
+from rmsnorm_export.decoder.text import text_for
 from rmsnorm_export.decoder.tokens import Held
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.rewrite.optimize import inspect_model, optimize_model
@@ -40,11 +41,11 @@ def optimize_folder(folder: StrPath, options: OptimizeOptions) -> FolderResult:
     """
     start, bundle = time.perf_counter(), open_folder(folder)
     beside = companions(bundle.folder)
-    held, tokenizer = Held(), beside.get(TOKENIZER)
+    held, text = Held(), text_for(options, beside.get(TOKENIZER))
     results = {}
     for name, own in _own_options(bundle, options).items():
         result = optimize_model(bundle.files[name], own)
-        results[name] = finish(result, own, held=held, tokenizer=tokenizer)
+        results[name] = finish(result, own, held=held, text=text)
     return FolderResult(
         results,
         bundle.manifest,

@@ -17,8 +17,9 @@ from rmsnorm_export.proof.comparison import opened
 from rmsnorm_export.quantize.left import Loss
 from rmsnorm_export.quantize.quantize import Measure
 from rmsnorm_export.quantize.result import QUANTIZED_PERPLEXITY, Quantize
+from rmsnorm_export.rewrite.options import RewriteOptions
 from rmsnorm_export.runtime.session import run_session
-from rmsnorm_export.system.files import StrPath, read_text
+from rmsnorm_export.system.files import StrPath, read_text, refusals_as
 
 PAGE = Path(__file__).with_name("page.txt")
 """English prose of this project."""
@@ -27,7 +28,16 @@ _TOKENS, _WINDOW, _LOGITS = 512, 32, 2**25
 _OF_TEXT = ("input_ids", "attention_mask", "position_ids")
 
 
-def tokens_of(tokenizer: Path | None, text: StrPath | None) -> tuple[Array, str] | None:
+Text = tuple[Array, str]
+"""Tokens, [1, tokens], and the name of what they are of."""
+
+
+def text_for(options: RewriteOptions, tokenizer: Path | None) -> Text | None:
+    """Return what a quantization is measured on, see `tokens_of`; None where there is none."""
+    return None if options.quantize is None else tokens_of(tokenizer, options.calibrate)
+
+
+def tokens_of(tokenizer: Path | None, text: StrPath | None) -> Text | None:
     """Return the first tokens of a text, [1, tokens], and its name; None without a tokenizer.
 
     Args:
@@ -35,7 +45,8 @@ def tokens_of(tokenizer: Path | None, text: StrPath | None) -> tuple[Array, str]
         text: a file; None: the page of this package.
 
     Raises:
-        InputError: a text is given and cannot be read, or there is no tokenizer for it.
+        InputError: a text is given and cannot be read, or there is no tokenizer for it; or the
+            tokenizer cannot be read.
     """
     file = PAGE if text is None else Path(text)
     known = tokenizer is not None and importlib.util.find_spec("tokenizers") is not None
@@ -48,7 +59,9 @@ def tokens_of(tokenizer: Path | None, text: StrPath | None) -> tuple[Array, str]
     from tokenizers import Tokenizer
 
     words = read_text(file, "a text", fix="give a text in UTF-8")
-    ids = Tokenizer.from_file(str(tokenizer)).encode(words).ids[:_TOKENS]
+    fix = f"put back the {TOKENIZER} of the model, or remove it"
+    with refusals_as("The tokenizer cannot be read.", tokenizer, fix=fix, also=(Exception,)):
+        ids = Tokenizer.from_file(str(tokenizer)).encode(words).ids[:_TOKENS]
     if len(ids) < 2:
         raise InputError("The text has no two tokens.", found=str(file), fix="give a longer one")
     return np.array([ids], np.int64), f"{file.name}{'' if text else ' of rmsnorm_export'}"

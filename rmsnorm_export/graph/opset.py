@@ -36,6 +36,10 @@ _KEEP = "rmsnorm_export.keep"
 
 _AXES_BYTES = 128
 
+_WEIGHTS_APART = 4
+"""Version of the format since which weights need not be inputs, too: the converter refuses before
+what ONNX Runtime takes."""
+
 _SAME = (
     "Add", "ConstantOfShape", "Div", "Identity", "Mul", "Pow", "Relu", "Reshape", "Shape", "Sub",
 )  # fmt: skip
@@ -72,6 +76,7 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
     from onnx import shape_inference, version_converter
 
     copy, before = model.clone(), default_opset(model)
+    copy.ir_version = max(copy.ir_version, _WEIGHTS_APART)
     lower = opset < before
     weights: dict[str, ir.TensorProtocol] = {}
     try:
@@ -111,6 +116,7 @@ def convert_opset(model: ir.Model, opset: int) -> tuple[ir.Model, ir.Model]:
             check_tensor(slot)  # older converters may drop what is external
     except (
         RuntimeError, ValueError, onnx.checker.ValidationError, shape_inference.InferenceError,
+        version_converter.ConvertError,
     ) as error:  # fmt: skip
         why = first_line(error).rpartition("failed: ")[2]
         raise not_converted(before, opset, why) from error

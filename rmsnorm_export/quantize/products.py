@@ -116,8 +116,7 @@ def quantize_products(model: ir.Model, bits: Mapping[str, int], *, rounds: bool)
     for products in by_weight.values():
         matrix = products[0].matrix()
         tied = [node for node in tables if _is_same(node.inputs[0], matrix)]
-        ranked = sums and all(product.x.shape is not None for product in products)
-        offsets = ranked and not tied and matrix.dtype == np.float32
+        offsets = sums and not tied and matrix.dtype == np.float32
         name = str(products[0].weight.name)
         blocks = in_blocks(matrix, bits[name], offsets=offsets)
         stored = writer.store(name, blocks)
@@ -204,15 +203,24 @@ class _Writer:
         """Return activations with the sum of each block beside them."""
         graph = node.graph
         assert graph is not None
-        assert x.shape is not None
         if (graph, x) not in self._wide:
-            shape = self._integers(*[0] * (len(x.shape) - 1), rows // BLOCK, BLOCK)
+            nodes, shape = self._shape_of_blocks(x, rows)
             apart = ir.node("Reshape", [x, shape])
             sums = ir.node("ReduceSum", [apart.outputs[0], self._integers(-1)], {"keepdims": 0})
             wide = ir.node("Concat", [x, sums.outputs[0]], {"axis": -1})
-            insert(graph, x.producer(), apart, sums, wide)
+            insert(graph, x.producer(), *nodes, apart, sums, wide)
             self._wide[graph, x] = wide.outputs[0]
         return self._wide[graph, x]
+
+    def _shape_of_blocks(self, x: ir.Value, rows: int) -> tuple[list[ir.Node], ir.Value]:
+        """Return the shape of activations in blocks, and the nodes that compute it."""
+        blocks = (rows // BLOCK, BLOCK)
+        if x.shape is not None:
+            return [], self._integers(*[0] * (len(x.shape) - 1), *blocks)
+        shape = ir.node("Shape", [x])
+        before = ir.node("Slice", [shape.outputs[0], self._integers(0), self._integers(-1)])
+        whole = ir.node("Concat", [before.outputs[0], self._integers(*blocks)], {"axis": 0})
+        return [shape, before, whole], whole.outputs[0]
 
     def _integers(self, *numbers: int) -> ir.Value:
         if numbers not in self._numbers:

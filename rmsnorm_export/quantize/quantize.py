@@ -100,7 +100,7 @@ def quantize(
     if found.loss.fails or not found.products:
         raise InputError(
             f"The model cannot be quantized to {kind}.",
-            found=found.loss.unknown or _no_product(model),
+            found=found.loss.unknown if found.products else _no_product(model),
             fix="omit --quantize, or update onnxruntime" if found.products else "omit --quantize",
         )
     return found.model, Quantization(
@@ -191,6 +191,8 @@ def _transposed(model: ir.Model) -> dict[str, str]:
 
 def _no_product(model: ir.Model) -> str:
     reason = "it has no product of a matrix of weights in float32 or float16"
+    if any(node.op_type == "MatMulNBits" for node in model.graph.all_nodes()):
+        reason += "; others have weights in few bits already"
     if any(value.is_initializer() for value in model.graph.inputs):
         reason += "; weights that are inputs as well may be replaced by callers "
         reason += "(onnx_ir's RemoveInitializersFromInputsPass makes them constant)"

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 import weakref
@@ -107,11 +108,14 @@ class Fork:
         from multiprocessing import Pipe  # --help needs none
 
         here, there = Pipe()
+        in_main = threading.current_thread() is threading.main_thread()
         with warnings.catch_warnings():
             # Of threads: those of a runtime wait for work, and a fork starts its own.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
+            if in_main:  # the system calls the end of any other thread that of the caller
+                _end_with_caller()
             here.close()
             _answer(make, there)
         there.close()
@@ -256,10 +260,7 @@ def ask(
 
 def serve(function: str) -> None:
     """Call a function with the request on stdin, in the child; an exception is printed."""
-    import ctypes  # --help needs none
-
-    with contextlib.suppress(AttributeError):  # not on Linux
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    _end_with_caller()
     sympy_when_used()
     request = json.load(sys.stdin)
     out = os.dup(1)
@@ -271,3 +272,11 @@ def serve(function: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # destructors of C++ libraries may crash; nothing is left for them to do
+
+
+def _end_with_caller() -> None:
+    """Let the system end this process with the thread that started it, whatever it does then."""
+    import ctypes  # --help needs none
+
+    with contextlib.suppress(AttributeError):  # not on Linux
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)

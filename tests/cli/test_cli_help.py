@@ -128,12 +128,13 @@ INTERRUPTED = """
 import os, signal
 from rmsnorm_export import api
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-api.optimize = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)
+api.optimize = lambda *_, **__: os.kill(os.getpid(), signal.{})
 """
 
 
-def test_ctrl_c(three: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_ctrl_c(three: Path, name: str) -> None:
     arguments = ("optimize", "three.onnx", "-o", "out.onnx", "--format", "json")
-    done = warm.run(INTERRUPTED + warm.COMMAND, *arguments, folder=three.parent)
+    done = warm.run(INTERRUPTED.format(name) + warm.COMMAND, *arguments, folder=three.parent)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
     assert [path.name for path in three.parent.iterdir()] == ["three.onnx"]

@@ -53,7 +53,10 @@ def test_the_loss_is_of_the_page_or_of_a_text_that_is_given(folder: Path, tmp_pa
     assert "511 tokens of page.txt of rmsnorm_export" in quantized(folder).compared
     text = tmp_path / "mine.txt"
     text.write_text("the quick brown fox")
+    alone = rx.optimize(folder / "model.onnx", quantize="int8", calibrate=text).report.quantized
     compared = quantized(folder, calibrate=text).compared
+    assert alone is not None
+    assert alone.compared == compared
     assert compared.startswith("perplexity ")
     assert compared.endswith(" tokens of mine.txt")
     tokenizer = folder / "tokenizer.json"
@@ -62,6 +65,9 @@ def test_the_loss_is_of_the_page_or_of_a_text_that_is_given(folder: Path, tmp_pa
     assert "(random inputs)" in quantized(folder).compared
     with pytest.raises(rx.InputError, match="cannot be made tokens"):
         quantized(folder, calibrate=text)
+    tokenizer.write_bytes(kept[:-9])
+    with pytest.raises(rx.InputError, match="The tokenizer cannot be read"):
+        quantized(folder)
     tokenizer.write_bytes(kept)
 
 

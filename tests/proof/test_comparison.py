@@ -38,6 +38,17 @@ g (float[n, 40] x, bool c) => (float[n, 40] y) {
               else_branch = b () => (float[n, 40] q) { q = Sub (x, x) }>
 }"""
 
+_IN_A_LOOP = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[n, 4] x, int64 n, bool c) => (float[n, 4] y) {
+  y = Loop (n, c, x) <body = b (int64 i, bool d, float[n, 4] h) => (bool e, float[n, 4] r) {
+    e = Identity (d)
+    r = If (d) <then_branch = t () => (float[n, 4] p) {
+                  axes = Constant <value_ints = [-1]> ()
+                  p = ReduceMean (h, axes)
+                }, else_branch = z () => (float[n, 4] q) { q = Neg (h) }>
+  }>
+}"""
+
 
 def _model(lines: str, weight: np.ndarray) -> ir.Model:
     model = onnx.parser.parse_model(_ONE.format(lines=lines))
@@ -160,6 +171,11 @@ def test_large_weights_are_not_read_to_count_what_is_executed(
     assert [node.op_type for node in given[0].graph.node if node.op_type == "Transpose"] == []
     assert [*given[0].graph.initializer[-1].dims] == [40, 1 << 14]
     assert model.graph.initializers["weight"].const_value.location == "m.data"
+
+
+def test_nodes_of_bodies_are_counted_where_a_name_stands_twice_in_one() -> None:
+    """ONNX Runtime 1.31 writes the constant as a node and as an initializer."""
+    assert executed(ir.from_proto(onnx.parser.parse_model(_IN_A_LOOP))) == (6, 0)
 
 
 def test_weights_in_the_file_of_a_model_are_read_there(tmp_path: Path) -> None:

@@ -170,6 +170,8 @@ def test_what_cannot_be_quantized_is_refused() -> None:
     without.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((64, 1), "f"), "weight"))
     with pytest.raises(rx.InputError, match="cannot be quantized to int4"):
         rx.optimize(without, quantize="int4")
+    with pytest.raises(rx.InputError, match="others have weights in few bits already"):
+        rx.optimize(rx.optimize(normed_product(), quantize="int8").model, quantize="int4")
     with pytest.raises(rx.UsageError, match="of use to a quantization only"):
         rx.optimize(without, calibrate=Path("text.txt"))
     with pytest.raises(rx.UsageError, match="ONNX Runtime alone has"):

@@ -129,6 +129,18 @@ def test_a_raised_model_computes_what_it_did_or_is_not_raised(name: str, target:
     assert _same(_run(source, feeds), _run(result.to_bytes(), feeds))
 
 
+def test_weights_need_not_be_inputs_in_an_old_format() -> None:
+    """Few exporters kept that rule of the format, and ONNX Runtime does not ask for it."""
+    source = onnx.parser.parse_model(
+        '<ir_version: 3, opset_import: ["" : 8]> g (float[3, 8] x) => (float[3, 8] t)'
+        f" <float e = {{0.5}}> {{ {NORM.replace('[3]', '[1]')} }}"
+    )
+    result = rx.optimize(source)
+    assert (len(result.report.fused), result.model.ir_version) == (1, 8)
+    feeds = {"x": np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)}
+    assert _same(_run(source.SerializeToString(), feeds), _run(result.to_bytes(), feeds))
+
+
 @pytest.mark.parametrize(("opset", "options"), [(11, {}), (18, {"opset": 13}), (18, {})])
 def test_how_values_are_quantized_is_said_as_before(opset: int, options: dict[str, Any]) -> None:
     """By tensors that nothing else may read."""

@@ -143,9 +143,10 @@ def test_forks_end_with_their_object_and_with_their_caller(tmp_path: Path) -> No
     assert all(map(is_gone, pids))
     place = tmp_path / "pids"
     code = "import os, pathlib, time; from rmsnorm_export.system.process import Fork;"
-    code += " forks = [Fork(lambda: os.getpid) for _ in range(3)];"
-    code += f" pathlib.Path({str(place)!r}).write_text(' '.join(str(fork()) for fork in forks));"
-    caller = subprocess.Popen([sys.executable, "-c", f"{code} time.sleep(60)"])
+    code += " forks = [Fork(lambda: lambda call, *given: call(*given)) for _ in range(3)];"
+    code += " pids = ' '.join(str(fork(os.getpid)) for fork in forks);"
+    code += f" pathlib.Path({str(place)!r}).write_text(pids); forks[1](time.sleep, 60)"  # is busy
+    caller = subprocess.Popen([sys.executable, "-c", code])
     for _ in range(400):
         if place.exists() and len(place.read_text().split()) == 3:
             break
