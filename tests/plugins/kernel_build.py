@@ -91,18 +91,17 @@ def nvcc_command(architecture: int) -> list[object]:
     return [find_nvcc(), *_NVCC_FLAGS, code, "-I", KERNELS]
 
 
-def nvcc_object(unit: str, architecture: int) -> tuple[pathlib.Path, str]:
-    """Return the object of a unit, a minute or less when it is new, and what ptxas said of it."""
-    command = [*nvcc_command(architecture), "-Xptxas=-v", "-c", KERNELS / unit, "-o"]
-    key = source_hash(KERNELS, settings=(run([find_nvcc(), "--version"]), *command))
-    name = f"{pathlib.Path(unit).stem}-sm_{architecture}"
+def nvcc_object(unit: str, architecture: int) -> pathlib.Path:
+    """Return the object of a unit, which takes a minute or less when it is new."""
+    name = f"{pathlib.Path(unit).stem}-sm_{architecture}.o"
+    command = [*nvcc_command(architecture), "-c", KERNELS / unit, "-o", name]
+    return made(name, command, of=(KERNELS,))
 
-    def fill(folder: pathlib.Path) -> None:
-        report = run([*command, folder / f"{name}.o"])
-        (folder / "ptxas.txt").write_text(report, encoding="utf-8")
 
-    built = cache.entry("kernels", name, key, fill)
-    return built / f"{name}.o", (built / "ptxas.txt").read_text(encoding="utf-8")
+def ptxas_report(unit: str, architecture: int) -> str:
+    """Return what ptxas says of the kernels of a unit; nothing of the host is compiled."""
+    command = [*nvcc_command(architecture), "-Xptxas=-v", "-cubin", KERNELS / unit]
+    return run([*command, "-o", os.devnull])
 
 
 def _version() -> str:
