@@ -35,7 +35,7 @@ def outputs(case: Case, result: rx.Result | None, scale: float) -> np.ndarray:
 FUSED = {**NORMS, **UPCAST, **BY_BEHAVIOUR}
 
 
-@crossed(2, name=[*FUSED], dtype=[*TYPES])
+@crossed(3, name=[*FUSED], dtype=[*TYPES])
 def test_a_norm_by_algebra_is_one_node(name: str, dtype: str) -> None:
     if (name, dtype) == ("a pool", "f64"):
         pytest.skip("ONNX Runtime has no such kernel")
