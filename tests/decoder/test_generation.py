@@ -368,19 +368,6 @@ def test_a_graph_of_some_lengths_says_so(
     assert notes["decode"] == ""
 
 
-@pytest.mark.thorough
-def test_a_loop_over_tokens_takes_prompts_of_one_length(tmp_path: Path) -> None:
-    """Jamba's scan: the graph says so, and a shorter prompt is not broadcast."""
-    made = rx.export_generation(decoder_of("jamba"), tmp_path / "made")
-    inputs = onnx.load(made.path / "prefill.onnx", load_external_data=False).graph.input
-    assert [dim.dim_value for dim in inputs[0].type.tensor_type.shape.dim] == [0, 5]
-    assert any("takes prompts of 5 tokens alone" in note for note in made.reports["prefill"].notes)
-    assert not any("alone" in note for note in made.reports["decode"].notes)
-    feeds = {"input_ids": torch.tensor([[0, 1]]), "attention_mask": torch.tensor([[0, 1]])}
-    outcome = verify_generation(decoder_of("jamba"), made.path, feeds)
-    assert "invalid dimensions for input: input_ids" in outcome.not_run
-
-
 def test_more_tokens_than_there_are_places_are_refused(decoder: Path, static: Folder) -> None:
     with pytest.raises(rx.UsageError, match="5 and 61 tokens, in 64 positions") as caught:
         rx.verify(source(decoder), decoder, generate=61)
