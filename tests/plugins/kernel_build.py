@@ -32,7 +32,7 @@ NO_NVCC = "no nvcc: pip install 'rmsnorm-export[plugin]'"
 UNITS = ("rmsnorm.cu", "rmsnorm_f32.cu", "rmsnorm_f16.cu", "rmsnorm_bf16.cu")
 """The translation units of the kernels."""
 
-INTERPRETED = (80, 90, 100)
+INTERPRETED = (80, 90)
 """The architectures whose PTX the interpreter has: a GPU takes that of the last one before it."""
 
 _NVCC_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xcompiler=-fPIC,-Wall,-Wextra")
@@ -136,9 +136,9 @@ def _ptx_command(*architectures: int) -> list[object]:
     return [find_nvcc(), "-std=c++17", "-O3", "--no-compress", *code, "-I", KERNELS, "--cuda"]
 
 
-def kernels(*, sanitized: bool = False) -> list[pathlib.Path]:
+def kernels(*architectures: int, sanitized: bool = False) -> list[pathlib.Path]:
     """The objects of the kernels' host code, with their PTX inside: two minutes when it is new."""
-    nvcc = _ptx_command(*INTERPRETED)
+    nvcc = _ptx_command(*(architectures or INTERPRETED))
 
     def fill(folder: pathlib.Path) -> None:
         def compile_one(unit: str) -> None:
@@ -167,9 +167,9 @@ def made(name: str, *commands: Sequence[object], of: Iterable[pathlib.Path]) -> 
     return cache.entry("kernels", name, key, fill) / name
 
 
-def driver() -> pathlib.Path:
+def driver(*architectures: int) -> pathlib.Path:
     """The program of plugins/tests/kernels/driver.cpp, interpreted, its host code sanitised."""
-    parts = [DRIVER, *kernels(sanitized=True), *interpreter()]
+    parts = [DRIVER, *kernels(*architectures, sanitized=True), *interpreter()]
     command = [*_compiler(), "-Og", *SANITIZERS, *parts, "-o", "driver"]
     return made("driver", command, of=(KERNELS, PTX, DRIVER.parent))
 
