@@ -217,7 +217,7 @@ def test_what_is_timed_is_right(op: Any, dtype: str, rows: int) -> None:
 )
 def test_nvcc_builds_what_is_timed_and_what_is_checked(tmp_path: Path) -> None:
     """The structures of ctypes are those of the library; the driver has the GPU's memory."""
-    objects = [kernel_build.nvcc_object(unit, 90)[0] for unit in kernel_build.UNITS]
+    objects = [kernel_build.nvcc_object(unit, 90) for unit in kernel_build.UNITS]
     nvcc, plugins = kernel_build.nvcc_command(90), kernel_build.PLUGINS
     library, program = tmp_path / "library.so", tmp_path / "driver"
     c_api = plugins / "torch" / "c_api.cpp"

@@ -25,6 +25,7 @@ from hostile.frames import SHAPE, norm_model, write
 from hostile.registry import HOSTILE
 
 from rmsnorm_export.errors import InputError
+from tests.sample import crossed
 
 from .conftest import Run
 
@@ -70,8 +71,7 @@ def test_hostile_file(
     assert capfd.readouterr() == ("", ""), "a library writes past Python"
 
 
-@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
-@pytest.mark.parametrize("name", ODD)
+@crossed(3, name=ODD, target=["portable", "onnx", "ort"])
 def test_odd_file(name: str, target: str, run: Run, tmp_path: Path) -> None:
     case = HOSTILE[name]
     path = case.make(tmp_path)

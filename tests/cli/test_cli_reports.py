@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx.external_data_helper import convert_model_to_external_data
+
+from tests import warm
 
 from .conftest import Run, model
 
@@ -102,17 +105,30 @@ def make():
 """
 
 
+FROM_A_FILE = """
+import os, sys
+os.dup2(os.open("answers", os.O_RDONLY), 0)
+sys.stdin = open(0, closefd=False)
+from rmsnorm_export.cli.main import main
+code = main(sys.argv[1:])
+assert os.lseek(0, 0, os.SEEK_CUR) == 0, "its position was moved"
+sys.exit(code)
+"""
+
+
 @pytest.mark.export
-@pytest.mark.parametrize("stdin", ["", "<&-"])
-def test_stdin_is_left_alone(tmp_path: Path, stdin: str) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_stdin_is_left_alone(tmp_path: Path, closed: bool) -> None:
     """A program that reads stdin would move the position of the file behind it."""
     (tmp_path / "asks.py").write_text(ASKS)
     (tmp_path / "answers").write_text("y\n" * 50)
-    command = f'{sys.executable} -m rmsnorm_export export asks:make --shapes "x=f32[2,8]" -o e.onnx'
-    with (tmp_path / "answers").open() as answers:
-        how = {"stdin": answers, "cwd": tmp_path, "capture_output": True, "text": True}
-        done = subprocess.run(f"{command} --verify {stdin}", shell=True, **how)
-        assert answers.read() == "y\n" * 50
+    words = ["export", "asks:make", "--shapes", "x=f32[2,8]", "-o", "e.onnx", "--verify"]
+    if closed:
+        command = f"{shlex.join([sys.executable, '-m', 'rmsnorm_export', *words])} <&-"
+        how = {"cwd": tmp_path, "capture_output": True, "text": True}
+        done = subprocess.run(command, shell=True, **how)
+    else:
+        done = warm.run(FROM_A_FILE, *words, folder=tmp_path)
     assert (done.returncode, done.stderr, "loud" in done.stdout) == (0, "", False)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes
+import msgspec.toml
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -27,6 +28,8 @@ from rmsnorm_export.tensorrt.engine.result import read_record
 from tests.engine.conftest import RTX_INSTALLED, needs_rtx
 
 from .broken import begins_at, chain, set_epsilon
+
+TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 on_gpu = pytest.mark.skipif(not (RTX_INSTALLED and gpu_visible()), reason="runs engines on a GPU")
 no_gpu = pytest.mark.skipif(gpu_visible(), reason="what is said without a GPU")
@@ -57,16 +60,7 @@ def test_auto_goes_by_the_model(name: str, content: bytes, backend: str, tmp_pat
     assert choose_backend(tmp_path / name, "auto", False, optimize=True).args[1] == backend
 
 
-@pytest.mark.parametrize(
-    ("model", "backend", "words"),
-    [
-        ("m.pt2", "onnxruntime", "runs no pytorch model"),
-        ("m.engine", "torch", "runs no engine"),
-        ("m.plan", "onnxruntime-cuda", "runs no engine"),
-        ("m.onnx", "cuda", "Invalid enum value"),
-        ("m.onnx", "engine", "runs no onnx model"),
-    ],
-)
+@pytest.mark.parametrize(("model", "backend", "words"), TABLE["refused"])
 def test_a_backend_that_does_not_go_with_the_model(model: str, backend: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         rx.verify(chain(1), model, backend_b=backend)
@@ -201,21 +195,6 @@ def test_engines_on_the_gpu(engine: Path) -> None:
         assert rx.verify(model, model, backend_b="onnxruntime-cuda").passed
 
 
-@pytest.mark.parametrize(
-    ("model", "choice", "kind"),
-    [
-        ("{folder}", "auto", "pytorch"),
-        ("{folder}/config.json", "auto", "pytorch"),
-        ("package.module:factory", "auto", "pytorch"),
-        ("{folder}/a:b", "auto", "onnx"),
-        ("net.onnx", "auto", "onnx"),
-        ("net.onnx", "torch", "pytorch"),
-        ("net.PT2", "auto", "pytorch"),
-        ("package.module:factory", "onnxruntime", "onnx"),
-        ("{folder}", "onnxruntime", "onnx"),
-        ("net.engine", "torch", "engine"),
-        ("\0", "auto", "onnx"),
-    ],
-)
+@pytest.mark.parametrize(("model", "choice", "kind"), TABLE["kinds"])
 def test_a_path_says_what_it_is(tmp_path: Path, model: str, choice: str, kind: str) -> None:
     assert _kind_of_model(model.format(folder=tmp_path), choice) == kind

@@ -15,6 +15,7 @@ pytest.importorskip("onnxscript")
 import rmsnorm_export as rx  # noqa: E402
 from rmsnorm_export.compare.pytorch import to_array, to_tensor  # noqa: E402
 from rmsnorm_export.errors import InputError, UsageError, VerificationError  # noqa: E402
+from tests.sample import crossed  # noqa: E402
 
 from .broken import begins_at, set_epsilon  # noqa: E402
 
@@ -123,12 +124,14 @@ def test_a_broken_norm_is_found(tower: Tower, exported: Path, k: int) -> None:
     assert begins_at(rx.verify(model, tower))[1:] == ("at", True)
 
 
-@pytest.mark.parametrize("path", ["blocks.0.1", "blocks.3.1", "head", "table"])
-def test_a_broken_layer_is_found_by_its_module(tower: Tower, exported: Path, path: str) -> None:
+@crossed(2, path=["blocks.0.1", "blocks.3.1", "head", "table"], traced=[False, True])
+def test_a_broken_layer_is_found_by_its_module(
+    tower: Tower, exported: Path, path: str, traced: bool
+) -> None:
     model = ir.load(exported)
     (weight,) = (v for v in model.graph.initializers.values() if v.name.startswith(f"{path}.w"))
     weight.const_value = ir.tensor(weight.const_value.numpy() + 0.3, name=weight.name)
-    for source in (tower, torch.export.export(tower, ARGS)):
-        first = rx.verify(source, model).first_difference
-        assert (first.module, first.inputs_agree) == (path, True)
-        assert first.site is None or first.site.place == "before"
+    source = torch.export.export(tower, ARGS) if traced else tower
+    first = rx.verify(source, model).first_difference
+    assert (first.module, first.inputs_agree) == (path, True)
+    assert first.site is None or first.site.place == "before"

@@ -15,9 +15,7 @@ import torch
 from onnxruntime import InferenceSession
 
 import rmsnorm_export as rx
-from bench.consumers import speak_clearly
-from tests.decoder.conftest import served
-from toolbox.corpus.decoders import decoder as decoder_of
+from tests.decoder.conftest import model_of, served
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
@@ -28,7 +26,7 @@ CLIENT = runpy.run_path(
 
 def test_a_server_holds_the_weights_of_one_graph_once(tmp_path: Path) -> None:
     """The client streams, and ends with its rows; ONNX Runtime answers as the server would."""
-    model, made = speak_clearly(decoder_of("llama", hidden_size=64, head_dim=16)), tmp_path / "made"
+    model, made = model_of("llama"), tmp_path / "made"
     rx.export_generation(model, made, multi_token=True)
     (packaged,) = rx.package_model(made, tmp_path / "models", name="llm", kind="cpu").models
     home = tmp_path / "models" / packaged.name

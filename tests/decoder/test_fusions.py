@@ -28,13 +28,11 @@ from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.proof.comparison import opened
 from rmsnorm_export.rewrite.result import Fusions
 from rmsnorm_export.runtime.session import run_session
-from tests.decoder.conftest import Folder
-from toolbox.corpus.decoders import decoder as decoder_of
+from tests.decoder.conftest import Folder, model_of
 from toolbox.trained import INSTALL, trained_model
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
-SIZES = {"hidden_size": 64, "head_dim": 16}
 THOROUGH = pytest.mark.thorough
 STEPS = [
     "exporting to ONNX",
@@ -48,7 +46,7 @@ STEPS = [
 
 
 def exported(kind: str, place: Path, **options: object) -> tuple[object, Fusions]:
-    model = decoder_of(kind, **({} if kind == "deepseek_v3" else SIZES))
+    model = model_of(kind)
     made = rx.export_generation(model, place, fusions="cpu", **options)
     (report,) = made.reports.values()
     assert report.fusions is not None
@@ -153,7 +151,7 @@ def test_a_prompt_that_fills_a_cache_of_fixed_size_attends_to_its_own_tokens(
     tmp_path: Path,
 ) -> None:
     """One node, where it would take the places behind them; a row of the two is padded."""
-    model = decoder_of("llama", **SIZES, num_hidden_layers=1)
+    model = model_of("llama", num_hidden_layers=1)
     export = rx.export_generation(model, tmp_path / "made", static_cache=16, fusions="cpu")
     operators = [report.fusions.operators for report in export.reports.values() if report.fusions]
     assert [one["GroupQueryAttention"] for one in operators] == [(0, 1), (0, 1)]

@@ -18,6 +18,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.encoders import inputs_of
 from rmsnorm_export.decoder.generation import verify_generation
+from rmsnorm_export.decoder.inputs import sample_inputs
 from rmsnorm_export.runtime.session import load_session
 from toolbox.corpus.decoders import DECODERS, decoder
 
@@ -28,15 +29,15 @@ HELD = (
     *("bamba", "lfm2", "t5", "whisper", "qwen2_5_vl"),  # images of Qwen2.5-VL: 21 tokens
 )
 """Of each sort of layer, state or encoder whose cache is of a fixed size, one."""
-STATIC, FUSED = ("--static-cache", "52"), ("--fusions", "cpu")
+STATIC, FUSED, ONE = ("--static-cache", "52"), ("--fusions", "cpu"), ("--multi-token",)
 WRITTEN: list[tuple[str, tuple[str, ...]]] = [
     *((kind, ()) for kind in DECODERS),
     *((kind, STATIC) for kind in HELD),
-    ("mamba2", ("--dtype", "f16")),
+    *(("mamba2", ("--dtype", "f16")), ("gpt_oss", ONE)),
     *((kind, FUSED) for kind in ("llama", "qwen3", "gemma3_text", "phi3")),
 ]
-QUICK = {("gpt_oss", ()), ("llava", ()), ("whisper", ())}
-"""Without SDPA, one that sees, and one that hears."""
+QUICK = {("gpt_oss", ONE), ("llava", ()), ("t5", ())}
+"""Without SDPA, one that sees, and one with an encoder of text."""
 
 
 def exported(kind: str, folder: Path, *options: str) -> dict[str, Any]:
@@ -69,7 +70,8 @@ def test_a_saved_model_generates_the_same_tokens(
     assert "decode.onnx.data (empty: its weights are in another file" in text or options != FUSED
     sees = "vision_config" in DECODERS[kind]
     encoded = ["encoder"] if kind in ("bart", "t5", "whisper") else []
-    assert [*report["reports"]] == [*(["image_encoder"] if sees else encoded), "prefill", "decode"]
+    stages = ["decode"] if options == ONE else ["prefill", "decode"]
+    assert [*report["reports"]] == [*(["image_encoder"] if sees else encoded), *stages]
     reports = report["reports"].values()
     refused = [site for one in reports for site in one["refused"]]
     assert [site for site in refused if site["kind"] == "norm"] == []
@@ -78,6 +80,13 @@ def test_a_saved_model_generates_the_same_tokens(
         assert one["fusions"]["operators"]["GroupQueryAttention"] == [0, 2]
     assert "64 of 64 greedy tokens are the same" in report["verification"]["notes"]
     assert main(["verify", f"{tmp_path}/saved", f"{tmp_path}/made", "--generate", "3"]) == 0
+
+
+def test_a_model_that_hears_is_traced_with_sound_that_it_takes() -> None:
+    model = decoder("whisper")
+    inputs = sample_inputs(model, {})
+    assert inputs["input_features"].shape == (2, 8, 100)
+    assert model.generate(**inputs, max_new_tokens=4, min_new_tokens=4).shape == (2, 4)
 
 
 @pytest.mark.parametrize("kind", ["bamba", pytest.param("lfm2", marks=pytest.mark.thorough)])

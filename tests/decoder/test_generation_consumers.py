@@ -24,12 +24,13 @@ import transformers
 from onnxruntime import InferenceSession
 
 import rmsnorm_export as rx
-from bench.consumers import Writer, speak_clearly
+from bench.consumers import Writer
 from rmsnorm_export.cli.main import main
-from rmsnorm_export.decoder.consumers import PADDED, tokenizer_files
+from rmsnorm_export.decoder.consumers import PADDED, genai_config, tokenizer_files
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.names import OF_DECODER, name_by_layer
 from rmsnorm_export.errors import ExitCode
+from tests.decoder.conftest import model_of
 from toolbox.corpus.decoders import decoder as decoder_of
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
@@ -37,16 +38,9 @@ pytestmark = [pytest.mark.export, pytest.mark.slow]
 TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"
 )
-SIZES = {"hidden_size": 64, "head_dim": 16}
 
 
 ENCODED, SIDES = ("t5", "bart", "whisper"), ("decoder", "encoder")
-
-
-def model_of(kind: str, **changes: Any) -> Any:
-    """One with heads that attention rotates itself."""
-    sizes = {} if kind in ("deepseek_v3", *ENCODED) else SIZES
-    return speak_clearly(decoder_of(kind, **sizes, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +81,8 @@ def grown(source: Path) -> Path:
 def later(source: Path, folder: Path) -> dict[str, Path]:
     """One export after another in the same folder, which was for onnxruntime-genai, each kept."""
     place, kept = shutil.copytree(folder, source.parent / "place"), {}
-    for names in ("transformers", "optimum"):
-        exported(source, place, "--names", names, "--force")
+    for names, more in (("transformers", ["--multi-token"]), ("optimum", [])):
+        exported(source, place, "--names", names, "--force", *more)
         kept[names] = Path(shutil.copytree(place, source.parent / names))
     return kept
 
@@ -326,12 +320,16 @@ def test_without_onnxruntime_nothing_is_written(
     assert not (tmp_path / "made").exists()
 
 
-def test_keys_and_values_of_unlike_width_are_refused_for_genai(tmp_path: Path) -> None:
-    model = model_of("deepseek_v3", kv_lora_rank=16, num_hidden_layers=1)
+def test_keys_and_values_of_unlike_width_are_refused_for_genai() -> None:
+    """As those of DeepSeek, which are computed from what is cached."""
+    graph = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[batch, 1, past, 16] key, float[batch, 1, past, 8] value)
+        => (float[batch, 1, past, 24] y) { y = Concat <axis = 3> (key, value) }""").graph
+    for value in graph.inputs:
+        value.name = f"past_key_values.0.{value.name}"
     with pytest.raises(rx.UsageError, match=r"held by genai") as caught:
-        rx.export_generation(model, tmp_path / "made", names="genai")
+        genai_config(decoder_of("llama"), graph)
     assert "past_key_values.0.value [batch,1,past,8]" in caught.value.found
-    assert not (tmp_path / "made").exists()
 
 
 def test_a_wrong_graph_of_one_decoder_differs(broken: Path, source: Path) -> None:
@@ -407,7 +405,7 @@ def test_one_graph_holds_all_tokens_behind_a_window(kind: str, tmp_path: Path) -
 def encoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved T5, and beside it its export for optimum."""
     folder = tmp_path_factory.mktemp("encoded")
-    model_of("t5").save_pretrained(folder / "saved")
+    decoder_of("t5").save_pretrained(folder / "saved")
     exported(folder / "saved", folder / "made", "--names", "optimum", "--verify")
     return folder
 

@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("transformers.exporters.metadata", reason="pip install 'transformers>=5.23'")
 
 import numpy as np
+import onnx_ir as ir
 
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
@@ -17,7 +18,9 @@ from rmsnorm_export.decoder.caches import whole_caches
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.guards import lengths_of
 from rmsnorm_export.decoder.inputs import sample_inputs
+from rmsnorm_export.decoder.short import fill_states
 from rmsnorm_export.errors import ExitCode
+from rmsnorm_export.runtime.session import load_session
 from tests.decoder.conftest import Folder
 from toolbox.corpus.decoders import decoder as decoder_of
 
@@ -70,7 +73,24 @@ def test_lengths_are_those_of_the_traced_way(
     assert not isinstance(module, Chunks) or not is_right(most + 1)
 
 
-@pytest.mark.parametrize("kind", ["lfm2", pytest.param("mamba2", marks=pytest.mark.thorough)])
+def test_the_state_of_a_short_prompt_begins_with_zeros() -> None:
+    """The last three tokens, as a graph of more than three takes them."""
+    model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[batch, 2, sequence] x) => (float[batch, 2, 3] state)
+        <int64[1] start = {-3}, int64[1] end = {9223372036854775807}, int64[1] axis = {2}> {
+          y = Neg (x) state = Slice (y, start, end, axis)
+        }""")
+    model.graph.outputs[0].producer().inputs[0].shape = model.graph.inputs[0].shape
+    fill_states(model)
+    session = load_session(ir.to_proto(model).SerializeToString())
+    for tokens in (1, 2, 3, 7):
+        x = np.arange(1, 1 + 4 * tokens, dtype=np.float32).reshape(2, 2, tokens)
+        expected = np.concatenate([np.zeros((2, 2, 3), np.float32), -x], axis=2)[:, :, -3:]
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["lfm2", "mamba2"])
 def test_a_prompt_may_be_shorter_than_the_window_of_a_convolution(
     kind: str, tmp_path: Path
 ) -> None:

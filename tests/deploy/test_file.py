@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import msgspec.toml
 import pytest
 
 import rmsnorm_export as rx
@@ -13,27 +15,7 @@ from rmsnorm_export.deploy.settings import STEPS, TABLES, read_settings
 from rmsnorm_export.options import entries, names_in, written
 from tests.deploy.models import write
 
-ENGINE = "[package]\nmodel = 'engine'"
-WRONG: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "unknown table": (("model", "[optimise]"), ("optimise", "mean", "optimize")),
-    "outside": (("[pipeline.x]", "model"), ("[pipeline] x", "name, folder")),
-    "unknown key": (("model", '[optimize]\ntaget = "ort"'), ("[optimize] taget", "mean", "target")),
-    "choice": (("model", '[optimize]\ntarget = "cuda"'), ("[optimize]", "target", "cuda", "onnx")),
-    "type": (("model", "[optimize]\nseed = true"), ("[optimize]", "seed")),
-    "range": (("model", "[optimize]\nseed = -1"), ("[optimize]", "seed")),
-    "missing key": (("[model]", "optimize"), ("[model] path", "the key is missing")),
-    "two sources": (("model", "[export]\nsource = 'a:b'"), ("[model] or [export]",)),
-    "no decoder": (("[export]\nsource = 'a:b'\nmulti_token = true",), ("[export]", "task =")),
-    "nothing to do": (("model",), ("add a table", "optimize")),
-    "nothing to compare": (("model", "[verify]"), ("[verify]", "nothing to compare")),
-    "engine of nothing": (("model", ENGINE), ("[package] model", "[build]")),
-    "engine of RTX": (("model", "build", ENGINE), ("Triton does not run it",)),
-    "no engine": (("model", "optimize", "[verify]\nengine = 'require'"), ("engine", "no [build]")),
-    "shapes": (("model", "[bench]\nshapes = 'x=1x'"), ("[bench]", "x=1x")),
-    "no inputs": (("model", "optimize", '[verify]\ninputs = "none.npz"'), ("does not exist",)),
-    "no source": (('[export]\nsource = "none/config.json"',), ("does not exist",)),
-    "no model": (('[model]\npath = "none.onnx"', "optimize"), ("does not exist", "none.onnx")),
-}
+WRONG: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -5,6 +5,7 @@ One of each sort, for every target.
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ SHAPES = {
 
 @sampled(
     "name, dtype, target",
-    [*CASES, *((name, "float16", target) for name in THOROUGH for target in ("onnx", "portable"))],
+    dict.fromkeys([*CASES, *itertools.product(THOROUGH, ["float16"], ["onnx", "portable"])]),
     CASES,
 )
 def test_every_form_builds(name: str, dtype: str, target: Any, tmp_path: Path) -> None:

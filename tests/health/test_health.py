@@ -155,15 +155,12 @@ def test_every_spelling_fails_where_it_is_said_to(rounding: str, dtype: str) -> 
     assert largest >= ({255, 31} if rounding == "plain" else {END})
 
 
-ARCHITECTURES = ("llama", "gemma3", "imagegpt", "qwen3", "t5_encoder", "gpt_oss", "nanochat")
-
-
 @pytest.mark.export
 @pytest.mark.slow
 @sampled(
     "name, dtype",
     [(name, dtype) for name in ENTRIES for dtype in ("float16", "float32")],
-    {*((name, "float16") for name in ARCHITECTURES[:3]), ("qwen3", "float32")},
+    {*((name, "float16") for name in ("gemma3", "imagegpt", "gpt_oss")), ("llama", "float32")},
 )
 def test_norms_of_architectures_fail_where_they_are_said_to(name: str, dtype: str) -> None:
     from toolbox.corpus.architectures import export_architecture
@@ -186,7 +183,7 @@ def test_norms_of_architectures_fail_where_they_are_said_to(name: str, dtype: st
 
 
 SCALED = (
-    *("llama", "qwen3", "gemma3", "t5_encoder", "gemma2", "glm4", "olmo2", "mamba2"),
+    *("llama", "t5_encoder", "qwen3", "gemma3", "gemma2", "glm4", "olmo2", "mamba2"),
     *("falcon_h1", "aimv2_vision"),
 )
 

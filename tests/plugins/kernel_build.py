@@ -32,7 +32,7 @@ NO_NVCC = "no nvcc: pip install 'rmsnorm-export[plugin]'"
 UNITS = ("rmsnorm.cu", "rmsnorm_f32.cu", "rmsnorm_f16.cu", "rmsnorm_bf16.cu")
 """The translation units of the kernels."""
 
-INTERPRETED = (80, 90, 100)
+INTERPRETED = (80, 90)
 """The architectures whose PTX the interpreter has: a GPU takes that of the last one before it."""
 
 _NVCC_FLAGS = ("-std=c++17", "-O3", "-lineinfo", "-Xcompiler=-fPIC,-Wall,-Wextra")
@@ -91,18 +91,17 @@ def nvcc_command(architecture: int) -> list[object]:
     return [find_nvcc(), *_NVCC_FLAGS, code, "-I", KERNELS]
 
 
-def nvcc_object(unit: str, architecture: int) -> tuple[pathlib.Path, str]:
-    """Return the object of a unit, a minute or less when it is new, and what ptxas said of it."""
-    command = [*nvcc_command(architecture), "-Xptxas=-v", "-c", KERNELS / unit, "-o"]
-    key = source_hash(KERNELS, settings=(run([find_nvcc(), "--version"]), *command))
-    name = f"{pathlib.Path(unit).stem}-sm_{architecture}"
+def nvcc_object(unit: str, architecture: int) -> pathlib.Path:
+    """Return the object of a unit, which takes a minute or less when it is new."""
+    name = f"{pathlib.Path(unit).stem}-sm_{architecture}.o"
+    command = [*nvcc_command(architecture), "-c", KERNELS / unit, "-o", name]
+    return made(name, command, of=(KERNELS,))
 
-    def fill(folder: pathlib.Path) -> None:
-        report = run([*command, folder / f"{name}.o"])
-        (folder / "ptxas.txt").write_text(report, encoding="utf-8")
 
-    built = cache.entry("kernels", name, key, fill)
-    return built / f"{name}.o", (built / "ptxas.txt").read_text(encoding="utf-8")
+def ptxas_report(unit: str, architecture: int) -> str:
+    """Return what ptxas says of the kernels of a unit; nothing of the host is compiled."""
+    command = [*nvcc_command(architecture), "-Xptxas=-v", "-cubin", KERNELS / unit]
+    return run([*command, "-o", os.devnull])
 
 
 def _version() -> str:
@@ -137,9 +136,9 @@ def _ptx_command(*architectures: int) -> list[object]:
     return [find_nvcc(), "-std=c++17", "-O3", "--no-compress", *code, "-I", KERNELS, "--cuda"]
 
 
-def kernels(*, sanitized: bool = False) -> list[pathlib.Path]:
+def kernels(*architectures: int, sanitized: bool = False) -> list[pathlib.Path]:
     """The objects of the kernels' host code, with their PTX inside: two minutes when it is new."""
-    nvcc = _ptx_command(*INTERPRETED)
+    nvcc = _ptx_command(*(architectures or INTERPRETED))
 
     def fill(folder: pathlib.Path) -> None:
         def compile_one(unit: str) -> None:
@@ -168,9 +167,9 @@ def made(name: str, *commands: Sequence[object], of: Iterable[pathlib.Path]) -> 
     return cache.entry("kernels", name, key, fill) / name
 
 
-def driver() -> pathlib.Path:
+def driver(*architectures: int) -> pathlib.Path:
     """The program of plugins/tests/kernels/driver.cpp, interpreted, its host code sanitised."""
-    parts = [DRIVER, *kernels(sanitized=True), *interpreter()]
+    parts = [DRIVER, *kernels(*architectures, sanitized=True), *interpreter()]
     command = [*_compiler(), "-Og", *SANITIZERS, *parts, "-o", "driver"]
     return made("driver", command, of=(KERNELS, PTX, DRIVER.parent))
 

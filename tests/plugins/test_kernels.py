@@ -81,9 +81,7 @@ def _rows_that_lie_apart(dtype: np.dtype[Any], kind: dict[str, Any]) -> Iterator
 _JOBS = (_variants, _half_stashes, _sizes, _usual, _codes, _parameters_of_f32, _no_scale)
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("jobs", [*_JOBS, _misaligned, _rows_that_lie_apart])
+@crossed(2, jobs=[*_JOBS, _misaligned, _rows_that_lie_apart], kind=[*KINDS], dtype=TYPES)
 def test_against_the_reference(driver: Driver, dtype: np.dtype[Any], kind: str, jobs: Any) -> None:
     for job in jobs(dtype, KINDS[kind]):
         driver.checked(job)
@@ -95,7 +93,7 @@ _LONG |= dict.fromkeys((32768 + 16, 40000, 65536 + 4), (80, 89, 90, 120))
 
 
 @crossed(
-    3,
+    4,
     place=[(n, sm) for n, every in _LONG.items() for sm in every],
     kind=["RMSNorm", "Skip", "Gated", "Gate first"],
 )
@@ -121,8 +119,7 @@ def test_longest_rows(driver: Driver, n: int) -> None:
     driver.checked(job_for(n, BF16, rows=1))
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("n", [7, 64, 256, 1000, 2048, 4096, 8192, 40000, 65536])
+@crossed(3, n=[7, 64, 256, 1000, 2048, 4096, 8192, 40000, 65536], dtype=TYPES)
 def test_rows_do_not_depend_on_one_another(driver: Driver, dtype: np.dtype[Any], n: int) -> None:
     """Bit for bit the same row alone, by as many threads, and anywhere among others.
 

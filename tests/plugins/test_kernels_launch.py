@@ -97,7 +97,7 @@ _KERNELS = {"f32": 39, "f16": 64, "bf16": 64}
 def test_no_stack_frame_and_no_spill(dtype: str, sm: int) -> None:
     """A stack frame is how a register array that is indexed at run time shows: correct, and several
     times slower. It depends on the architecture."""
-    _, report = kernel_build.nvcc_object(f"rmsnorm_{dtype}.cu", sm)
+    report = kernel_build.ptxas_report(f"rmsnorm_{dtype}.cu", sm)
     assert "warning" not in report
     faults = [one[0] for one in _MEMORY.finditer(report) if set(one.groups()) != {"0"}]
     assert not faults, (faults, report)

@@ -42,13 +42,15 @@ UNDEFINED = ("-fsanitize=undefined", "-fno-sanitize-recover=all", "-O0")
 ADDRESS = (*kernel_build.SANITIZERS, "--param=asan-instrumentation-with-call-threshold=0")
 
 
-def _each(isas: dict[str, str]) -> pytest.MarkDecorator:
-    lacks = {isa: not {*flags.split()} <= _PRESENT for isa, flags in isas.items()}
-    skips = {isa: pytest.mark.skipif(lack, reason=isa) for isa, lack in lacks.items()}
-    return pytest.mark.parametrize("isa", [pytest.param(isa, marks=skips[isa]) for isa in isas])
+def _each(isas: dict[str, str], *thorough: str) -> pytest.MarkDecorator:
+    parameters = []
+    for isa, flags in isas.items():
+        marks = [pytest.mark.skipif(not {*flags.split()} <= _PRESENT, reason=isa)]
+        marks += [pytest.mark.thorough] * (isa in thorough)
+        parameters.append(pytest.param(isa, marks=marks))
+    return pytest.mark.parametrize("isa", parameters)
 
 
-each_isa = _each(ISAS)
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="no g++ on PATH: install g++ 10 or later"
 )
@@ -91,13 +93,13 @@ def test_other_versions_of_onnxruntime(native_library: pathlib.Path, version: st
     assert _swept(native_library, **in_version(version)) == printed
 
 
-def _sanitized(sanitizer: tuple[str, ...]) -> pathlib.Path:
-    flags, name = (*_FLAGS, *sanitizer), "librmsnorm_onnxruntime.so"
+def _sanitized(sanitizer: tuple[str, ...], isa: str) -> pathlib.Path:
+    """The library with the kernels of one instruction set, in the place of all others."""
+    others = (f"-Dkernels_{other}=kernels_{isa}" for other in ISAS if other != isa)
+    flags, name = (*_FLAGS, *sanitizer, *others), "librmsnorm_onnxruntime.so"
     jobs = [[source] for source in sorted(SOURCES.glob("*.cpp")) if source != ROWS]
-    for isa, own in ISAS.items():
-        jobs.append(
-            [*(f"-m{flag}" for flag in own.split()), f"-DRMSNORM_KERNELS=kernels_{isa}", ROWS]
-        )
+    own = [f"-m{flag}" for flag in ISAS[isa].split()]
+    jobs.append([*own, f"-DRMSNORM_KERNELS=kernels_{isa}", ROWS])
     objects = [f"{i}.o" for i in range(len(jobs))]
     compiled = (
         ["g++", *flags, "-c", *job, "-o", to] for job, to in zip(jobs, objects, strict=True)
@@ -107,18 +109,18 @@ def _sanitized(sanitizer: tuple[str, ...]) -> pathlib.Path:
 
 
 @needs_compiler
-@each_isa
+@_each(ISAS, "avx512")
 def test_the_kernels_do_nothing_undefined(isa: str) -> None:
     """Not optimized, which takes the compiler half a minute."""
-    fuzz_in_a_process(_sanitized(UNDEFINED), 200, RMSNORM_EXPORT_ISA=isa)
+    fuzz_in_a_process(_sanitized(UNDEFINED, isa), 200, RMSNORM_EXPORT_ISA=isa)
 
 
 @pytest.mark.thorough
 @needs_compiler
-@each_isa
+@_each(ISAS)
 def test_any_node_stays_in_its_tensors(isa: str) -> None:
     preload = kernel_build.sanitizer_environment()
-    fuzz_in_a_process(_sanitized(ADDRESS), 2000, RMSNORM_EXPORT_ISA=isa, **preload)
+    fuzz_in_a_process(_sanitized(ADDRESS, isa), 2000, RMSNORM_EXPORT_ISA=isa, **preload)
 
 
 # The kernels of ONNX Runtime on aarch64, run by an emulator.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec.toml
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -164,35 +165,7 @@ def test_angles_and_indices_are_computed_in_float32(kind: str) -> None:
     assert precision.products_kept == 0
 
 
-BODIES = {
-    "If": """
-      c = Constant <value_int = 1> ()
-      on = Cast <to = 9> (c)
-      h = If (on) <then_branch = one () => (float[n, 16] a) { a = MatMul (x, w) },
-                   else_branch = two () => (float[n, 16] b) { b = Identity (x) }>
-      s = Mul (h, stream)
-      y = Softmax (s)""",
-    "Loop": """
-      n = Constant <value_int = 3> ()
-      on = Constant <value_int = 1> ()
-      yes = Cast <to = 9> (on)
-      h, all = Loop (n, yes, x) <body = round (int64 i, bool go, float[n, 16] before)
-        => (bool stay, float[n, 16] after, float[n, 16] each) {
-          stay = Identity (go) t = MatMul (before, w) each = Mul (t, stream)
-          m = Abs (each) end = ReduceMax <axes = [-1]> (m) after = Div (each, end) }>
-      z = Slice (all, zero, one)
-      q = Squeeze (z, zero)
-      sizes = Abs (q)
-      most = ReduceMax <axes = [-1]> (sizes)
-      d = Div (q, most)
-      y = Add (h, d)""",
-    "Scan": """
-      h, rows = Scan <num_scan_inputs = 1, body = row (float[16] total, float[16] r)
-        => (float[16] next, float[16] out) { next = Add (total, r) out = Mul (next, stream) }>
-        (first, x)
-      l = MatMul (rows, w)
-      y = Softmax (l)""",
-}
+BODIES: dict[str, str] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 
 @pytest.mark.parametrize("kind", BODIES)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
+import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -123,23 +125,15 @@ def test_the_sum_of_a_float16_norm_is_for_versions_that_keep_its_scale(
     assert ("Cast" in {node.op_type for node in nodes}) == (dtype == "float16")
 
 
+UNKNOWN: dict[str, dict[str, bool]] = msgspec.toml.decode(
+    Path(__file__).with_suffix(".toml").read_bytes()
+)
+
+
 @pytest.mark.parametrize(
     ("operator", "runtime", "unknown"),
-    [
-        ("com.microsoft.QuickGelu", "tract", True),
-        ("com.microsoft.QuickGelu", "opencv", True),
-        ("com.microsoft.QuickGelu", "onnxruntime@1.15", True),
-        ("com.microsoft.QuickGelu", "onnxruntime", False),
-        ("com.example.MyRoiPlugin", "onnxruntime", True),
-        ("com.example.MyRoiPlugin", "tensorrt", True),
-        ("com.example.MyRoiPlugin", "iree", True),
-        ("ai.onnx.contrib.StringUpper", "onnxruntime", True),
-        ("trt.TRT_FP8QuantizeLinear", "tensorrt-rtx", False),
-        ("trt.TRT_FP8QuantizeLinear", "tensorrt", True),
-        ("trt.MyRoiPlugin", "tensorrt-rtx", True),
-        ("MatMul", "tensorrt", False),
-    ],
-)  # fmt: skip
+    [(operator, *one) for operator, runtimes in UNKNOWN.items() for one in runtimes.items()],
+)
 def test_what_is_not_known_is_said_and_not_refused(
     operator: str, runtime: str, unknown: bool
 ) -> None:

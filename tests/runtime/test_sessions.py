@@ -23,6 +23,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import ExitCode, VerificationError
 from rmsnorm_export.runtime import session
 from rmsnorm_export.system.process import Fork
+from tests.sample import sampled
 from tests.tools.runtimes import halves
 
 ENDED = "ONNX Runtime itself ended with signal 11 (SIGSEGV)"
@@ -190,16 +191,18 @@ def refused(source: onnx.ModelProto | Path, folder: Path) -> list[str]:
     return refusals
 
 
-@pytest.mark.parametrize(
-    "part", [pytest.param(i, marks=[pytest.mark.thorough] if i else []) for i in range(4)]
-)
+in_parts = sampled("part", range(4), {0})
+
+
+@in_parts
 def test_results_of_the_spellings_load(part: int, tmp_path: Path) -> None:
     for name, value in SINGLE[part::4]:
         assert not refused(build(*single(name, value)).model, tmp_path), (name, value)
 
 
-def test_results_of_the_look_alikes_load(tmp_path: Path) -> None:
-    for name, alike in LOOK_ALIKES.items():
+@in_parts
+def test_results_of_the_look_alikes_load(part: int, tmp_path: Path) -> None:
+    for name, alike in [*LOOK_ALIKES.items()][part::4]:
         assert not refused(alike.build().model, tmp_path), name
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec.toml
 import pytest
 
 from rmsnorm_export.errors import UsageError
@@ -126,41 +128,15 @@ def test_what_is_left_gets_sizes_in_turn() -> None:
     assert verify(NAMED, "ids=0x4")[0]["mask"] == (0, 4)
 
 
-POINT, RANGE = (bench,), (build,)
-BOTH = (bench, build)
+REFUSED: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+COMMANDS = {"both": (bench, build), "point": (bench,), "range": (build,), "compared": (verify,)}
 
 
 @pytest.mark.parametrize(
-    ("commands", "sizes", "words"),
-    [
-        (BOTH, {"shapes": "idz=1x1"}, "no input 'idz'"),
-        (BOTH, {"dims": "bach=1"}, "no dimension 'bach'"),
-        (BOTH, {"shapes": "ids=1"}, "does not fit input 'ids'"),
-        (BOTH, {"dims": "batch=9999999999 sequence=1"}, "too large"),
-        (BOTH, {"dims": "batch=1"}, "dynamic sizes need"),
-        (BOTH, {"dims": "batch=1x2"}, "--dims cannot be read"),
-        (BOTH, {"dims": "=1"}, "'=1'"),
-        (BOTH, {"dims": "batch=a sequence=1"}, "'batch=a"),
-        (BOTH, {"dims": "batch=1 batch=1"}, "batch is given twice"),
-        (BOTH, {"dims": ""}, "--dims cannot be read"),
-        (BOTH, {"dims": {"batch": -1}}, "batch=-1"),
-        (BOTH, {"dims": {"batch": "4"}}, "--dims cannot be read"),
-        (BOTH, {"dims": {"batch": ()}}, "--dims cannot be read"),
-        (BOTH, {"shapes": "ids=1x;mask=1x1"}, "--shapes cannot be read"),
-        (BOTH, {"shapes": "ids=1x1;mask=2x1"}, "'batch' has two"),
-        (BOTH, {"shapes": "ids=1x16", "dims": "batch=4"}, "'batch' has two"),
-        (BOTH, {"shapes": "ids=" + "9" * 30}, "--shapes cannot be read"),
-        (POINT, {"dims": "batch=1..8 sequence=1"}, "cannot be read"),
-        (POINT, {"dims": "batch=1,2,3 sequence=1,2"}, "do not go together"),
-        (POINT, {"dims": "batch=0 sequence=1"}, "cannot be read"),
-        (RANGE, {"shapes": "ids=1x1,2x2"}, "cannot be read"),
-        (RANGE, {"dims": "batch=1,2,3,4"}, "cannot be read"),
-        (RANGE, {"dims": "batch=4,2,8 sequence=1"}, "min <= opt <= max"),
-        ((verify,), {"shapes": "ids=1x1,2x2"}, "do not go together"),
-    ],
+    ("kind", "sizes", "words"), [(kind, *case) for kind, rows in REFUSED.items() for case in rows]
 )
-def test_what_does_not_fit(commands: tuple[Any, ...], sizes: dict[str, Any], words: str) -> None:
-    for command in commands:
+def test_what_does_not_fit(kind: str, sizes: dict[str, Any], words: str) -> None:
+    for command in COMMANDS[kind]:
         with pytest.raises(UsageError) as caught:
             command(NAMED, **{"shapes": None} | sizes)
         assert words in str(caught.value)

@@ -80,8 +80,7 @@ def test_compiles_whole_with_gradients_and_dynamic_shapes(backend):
     assert compilations[1] == compilations[0] > 0
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("kind", NAMES)
+@crossed(2, kind=[*NAMES], strict=[False, True])
 def test_every_form_exports_as_one_node_with_dynamic_shapes(kind, strict):
     specs = [spec for form in FORMS if (spec := spec_of(form, 6)).kind == kind]
     operands = [tensors(case_of(spec, FLOAT, FLOAT, None)) for spec in specs]

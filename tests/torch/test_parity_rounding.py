@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+from pathlib import Path
 from typing import Any
 
+import msgspec.toml
 import pytest
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
@@ -22,22 +24,7 @@ from tests.tools.parity import half_proof
 from toolbox.corpus.norm_classes import norm_classes
 
 NORMS = {norm.key: norm for norm in norm_classes()}
-CASES = [
-    ("LlamaRMSNorm", "float16"),
-    ("GemmaRMSNorm", "bfloat16"),
-    ("NanoChatRMSNorm", "float16"),
-    ("Qwen3NextRMSNormGated", "float16"),
-    ("KimiLinearRMSNormGated", "bfloat16"),
-    ("MambaRMSNormGated", "float16"),
-    ("FalconH1RMSNormGated", "bfloat16"),
-    ("DeepseekV4UnweightedRMSNorm", "float16"),
-    ("MuseSparkTextCenteredRMSNorm", "float16"),
-    ("MuseSparkTextInputScaledRMSNorm", "float16"),
-    ("ImageGPTLayerNorm", "bfloat16"),
-    ("xLSTMRMSNorm-bias", "float16"),
-    ("RMSNorm-two-axes", "bfloat16"),
-]
-RSQRT = [("GradiumPhononTTSTimestepNorm", "float16"), ("xLSTMRMSNorm-input-type", "bfloat16")]
+TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 
 @functools.cache
@@ -45,13 +32,13 @@ def subject(key: str, dtype: str) -> half_proof.Subject:
     return half_proof.Subject(NORMS[key], dtype)
 
 
-@pytest.mark.parametrize(("key", "dtype"), CASES)
+@pytest.mark.parametrize(("key", "dtype"), TABLE["orders"])
 def test_declared_order_is_that_of_the_class(key: str, dtype: str) -> None:
     outcome = half_proof.prove(subject(key, dtype))
     assert outcome.holds, outcome
 
 
-@pytest.mark.parametrize(("key", "dtype"), RSQRT)
+@pytest.mark.parametrize(("key", "dtype"), TABLE["rsqrt"])
 def test_what_onnx_cannot_say_is_named(key: str, dtype: str) -> None:
     """PyTorch's rsqrt of a half type is rounded once; ONNX takes root and inverse apart."""
     outcome = half_proof.prove(subject(key, dtype))
@@ -59,23 +46,7 @@ def test_what_onnx_cannot_say_is_named(key: str, dtype: str) -> None:
     assert outcome.declared == "x * rsqrt"
 
 
-@pytest.mark.parametrize(
-    ("key", "dtype", "changes"),
-    [
-        ("LlamaRMSNorm", "float16", {"scale_before_cast": 1}),
-        ("LlamaRMSNorm", "float16", {"round_rstd": 1}),
-        ("LlamaRMSNorm", "float16", {"stash_type": 10}),
-        ("LlamaRMSNorm", "float16", {"stash_type": 11}),
-        ("LlamaRMSNorm", "float16", {"epsilon": 0.0}),
-        ("LlamaRMSNorm", "float16", {"epsilon": 1.01e-5}),
-        ("GemmaRMSNorm", "bfloat16", {"scale_before_cast": 0}),
-        ("GemmaRMSNorm", "bfloat16", {"scale_offset": 0.0}),
-        ("DeepseekV4UnweightedRMSNorm", "float16", {"round_rstd": 0}),
-        ("ImageGPTLayerNorm", "bfloat16", {"stash_type": 1}),
-        ("ImageGPTLayerNorm", "bfloat16", {"round_rstd": 1}),
-        ("MambaRMSNormGated", "float16", {"gate_first": 0}),
-    ],
-)
+@pytest.mark.parametrize(("key", "dtype", "changes"), TABLE["wrong"])
 def test_a_wrong_declaration_is_caught(
     key: str, dtype: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
