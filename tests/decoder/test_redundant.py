@@ -20,7 +20,7 @@ g ({inputs}) => ({out} y)
 <int64[1] zero = {{0}}, int64[1] one = {{1}}, int32[1] one_32 = {{1}}, int32[1] two_32 = {{2}},
  int64[3] sizes = {{0, 2, 3}}, int64[3] parts = {{0, 3, 2}}, int64[2] ones = {{1, 1}},
  float least = {{-3.4e38}}, float endless = {{-inf}}, int64 three = {{3}},
- float[1, 1, 1] cube = {{2}}> {{
+ float[1, 1, 1] cube = {{2}}, int64[n] places, bool[batch, n] both> {{
   {lines}
 }}"""
 
