@@ -190,6 +190,8 @@ def _transposed(model: ir.Model) -> dict[str, str]:
 
 
 def _no_product(model: ir.Model) -> str:
+    if all(value.producer() is None for value in model.graph.outputs):
+        return "the graph computes no output"
     reason = "it has no product of a matrix of weights in float32 or float16"
     if any(node.op_type == "MatMulNBits" for node in model.graph.all_nodes()):
         reason += "; others have weights in few bits already"
