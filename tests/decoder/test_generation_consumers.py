@@ -393,7 +393,7 @@ def test_one_graph_holds_all_tokens_behind_a_window(kind: str, tmp_path: Path) -
     assert verify_generation(model, tmp_path / "made", {}, tokens=24).passed
     ids, logits = np.array([[1, 5, 9]]), []
     for count in (2, 4):
-        past = np.zeros((1, count if kind == "phi3" else 2, 0, 8), np.float32)
+        past = np.zeros((1, count if kind == "phi3" else 2, 0, 16), np.float32)
         feeds = dict.fromkeys((v.name for v in session.get_inputs()), past)
         feeds |= {"input_ids": ids, "attention_mask": np.ones_like(ids)}
         feeds["position_ids"] = np.arange(3)[None]
