@@ -23,6 +23,8 @@ _MOST_WEIGHT = 1 << 16
 _MOST_PIECES = 8
 _SMALL, _LARGE = 1 << 15, 1 << 20
 """Elements of x that are evaluated at once, and where a file fixes all of its sizes."""
+_MOST_COMPUTED = 1 << 22
+"""Elements of all values of a part together, which are more than those of x."""
 _SYMBOLS = (2, 3, 5, 4)
 _ROW = 8
 """Sizes of axes of any length: no two that are next to each other are alike."""
@@ -179,5 +181,5 @@ def run(model: ir.Model, parameters: Sequence[Array], x: Array) -> list[Array]:
         InputError: an operator cannot be evaluated, or its result is too large.
     """
     feeds = {f"x{index}": array for index, array in enumerate((x, *parameters))}
-    outputs = run_float64(model, feeds, most=_LARGE).outputs
+    outputs = run_float64(model, feeds, most=_MOST_COMPUTED).outputs
     return [np.asarray(outputs[f"y{index}"]) for index in range(len(outputs))]
