@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from rmsnorm_export.decoder.short import fill_states
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.packages import TRANSFORMERS, require_package
+from rmsnorm_export.torch.export.apart import trace_apart
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.convert import EXPORTING, inference, tell
 from rmsnorm_export.torch.export.failure import CONTROL_FLOW, collected
@@ -81,32 +81,41 @@ def trace_components(
         _check_cache(model, inputs, options.static_cache)
     settings = greedy(model, options.static_cache)
     components: list[Component] = []
-    name = "generate"
     tell(options.progress, EXPORTING)
-    with collected() as lines, inference(model):
-        try:
-            with whole_caches(static=True), own_types_of_caches():
-                for name, (module, feeds) in _stages(model, inputs, settings, options).items():
-                    tell(options.progress, EXPORTING, name)
-                    components.append(_traced(name, module, feeds, options))
-                    gc.collect()  # a program is hundreds of thousands of objects in cycles
-        except Exception as error:
-            cause = error if isinstance(error, Error) else error.__cause__ or error
-            if isinstance(cause, Error):  # which the exporter may have taken for one of the model
-                raise cause  # noqa: B904
-            raise InputError(
-                f"{type(model).__name__} cannot be exported for generation.",
-                found=f"{name}: {type(cause).__name__}: {first_line(cause)}",
-                fix=_fix(cause, model),
-            ) from error
+    with collected() as lines, inference(model), whole_caches(static=True), own_types_of_caches():
+        with _refusals("generate", model):
+            stages = _stages(model, inputs, settings, options)
+        for name, (module, feeds) in stages.items():
+            tell(options.progress, EXPORTING, name)
+            components.append(_traced(name, module, feeds, options))
     return components, "\n".join(lines)
 
 
-def _fix(cause: BaseException, model: Any) -> str:
+@contextlib.contextmanager
+def _refusals(name: str, module: torch.nn.Module) -> Iterator[None]:
+    """Turn what the exporter raises of a part of a model into an error of this package.
+
+    Raises:
+        InputError: it raised something else than such an error.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = error if isinstance(error, Error) else error.__cause__ or error
+        if isinstance(cause, Error):  # which the exporter may have taken for one of the model
+            raise cause  # noqa: B904
+        raise InputError(
+            f"{type(module).__name__} cannot be exported for generation.",
+            found=f"{name}: {type(cause).__name__}: {first_line(cause)}",
+            fix=_fix(cause, module),
+        ) from error
+
+
+def _fix(cause: BaseException, module: torch.nn.Module) -> str:
     if fix := other_release():
         return fix
     if CONTROL_FLOW.match(type(cause).__name__):
-        if model.dtype in (torch.float16, torch.bfloat16):
+        if any(one.dtype in (torch.float16, torch.bfloat16) for one in module.parameters()):
             return "try --dtype f32: some, as BART, branch on values in half precision alone"
         return "no branch on the values of tensors can be exported: --debug shows where it is"
     return (
@@ -172,6 +181,26 @@ def _second_turn(
 
 
 def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOptions) -> Component:
+    """Return one component, traced in a fork.
+
+    Raises:
+        InputError: it cannot be exported, or its inputs, or what becomes of its cache, are not
+            understood.
+    """
+
+    def trace() -> tuple[ir.Model, tuple[Any, ...]]:
+        with collected() as lines, _refusals(name, module):
+            one = _component(name, module, feeds, options)
+        return one.model, (one.metadata, one.caches, one.lengths, lines)
+
+    model, (metadata, caches, lengths, lines) = trace_apart(module, trace)
+    print("\n".join(lines))  # collected with what was printed here
+    return Component(name, model, metadata, caches, lengths)
+
+
+def _component(
+    name: str, module: Any, feeds: dict[str, Any], options: GenerationOptions
+) -> Component:
     """Return one component.
 
     Raises:
