@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -62,13 +63,22 @@ class Ended:
 
     def how(self) -> str:
         """Say how it ended."""
-        if self.code < 0:
-            return f"the process was ended by {signal_name(-self.code)}"
-        return f"the process ended with exit code {self.code}"
+        return how_ended(self.code)
 
     def last_line(self) -> str:
         """Return the last line that it printed; "" without one."""
         return next((line for line in reversed(self.tail.splitlines()) if line.strip()), "").strip()
+
+
+def how_ended(code: int | None) -> str:
+    """Say how a process ended.
+
+    Args:
+        code: exit code; negative: the signal that ended it; None: not known.
+    """
+    if code is not None and code < 0:
+        return f"the process was ended by {signal_name(-code)}"
+    return "the process ended" + ("" if code is None else f" with exit code {code}")
 
 
 def signal_name(number: int) -> str:
@@ -87,6 +97,13 @@ class ForkEndedError(Exception):
     def __init__(self, code: int | None) -> None:
         super().__init__(code)
         self.code = code
+
+
+class _RaisedInForkError(Exception):
+    """Cause of an exception of a fork: its traceback there, as text, for ``--debug``."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
 
 
 class Fork:
@@ -140,13 +157,13 @@ class Fork:
 
     def _receive(self) -> Any:
         try:
-            raised, answer = self._connection.recv()
+            traceback_there, answer = self._connection.recv()
         except (EOFError, OSError):
             if not self.ended:
                 self._code = self._end()
             raise ForkEndedError(self._code) from None
-        if raised:
-            raise answer
+        if traceback_there:
+            raise answer from _RaisedInForkError(traceback_there)
         return answer
 
 
@@ -201,9 +218,9 @@ def _answer(make: Callable[[], Callable[..., Any]], connection: Connection) -> N
                 else:
                     answer = function(*arguments)
             except Exception as error:
-                connection.send((True, error))
+                connection.send((traceback.format_exc(), error))
             else:
-                connection.send((False, answer))
+                connection.send(("", answer))
             arguments = connection.recv()
     finally:
         os._exit(0)  # nothing of the caller's is cleaned up twice
