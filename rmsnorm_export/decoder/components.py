@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from rmsnorm_export.decoder.short import fill_states
 from rmsnorm_export.errors import Error, InputError, UsageError
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.system.packages import TRANSFORMERS, require_package
-from rmsnorm_export.torch.export.apart import trace_apart
+from rmsnorm_export.torch.export.apart import begin_trace
 from rmsnorm_export.torch.export.clean import tidy
 from rmsnorm_export.torch.export.convert import EXPORTING, inference, tell
 from rmsnorm_export.torch.export.failure import CONTROL_FLOW, collected
@@ -85,9 +85,10 @@ def trace_components(
     with collected() as lines, inference(model), whole_caches(static=True), own_types_of_caches():
         with _refusals("generate", model):
             stages = _stages(model, inputs, settings, options)
-        for name, (module, feeds) in stages.items():
+        traces = {name: _begin(name, *stage, options) for name, stage in stages.items()}
+        for name, answer in traces.items():
             tell(options.progress, EXPORTING, name)
-            components.append(_traced(name, module, feeds, options))
+            components.append(answer())
     return components, "\n".join(lines)
 
 
@@ -180,12 +181,14 @@ def _second_turn(
     return second
 
 
-def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOptions) -> Component:
-    """Return one component, traced in a fork.
+def _begin(
+    name: str, module: Any, feeds: dict[str, Any], options: GenerationOptions
+) -> Callable[[], Component]:
+    """Begin the trace of a component, and return what waits for it.
 
     Raises:
         InputError: it cannot be exported, or its inputs, or what becomes of its cache, are not
-            understood.
+            understood; raised by what is returned.
     """
 
     def trace() -> tuple[ir.Model, tuple[Any, ...]]:
@@ -193,9 +196,14 @@ def _traced(name: str, module: Any, feeds: dict[str, Any], options: GenerationOp
             one = _component(name, module, feeds, options)
         return one.model, (one.metadata, one.caches, one.lengths, lines)
 
-    model, (metadata, caches, lengths, lines) = trace_apart(module, trace)
-    print("\n".join(lines))  # collected with what was printed here
-    return Component(name, model, metadata, caches, lengths)
+    wait = begin_trace(module, trace)
+
+    def answer() -> Component:
+        model, (metadata, caches, lengths, lines) = wait()
+        print("\n".join(lines))  # to be collected here, too
+        return Component(name, model, metadata, caches, lengths)
+
+    return answer
 
 
 def _component(

@@ -146,9 +146,13 @@ class Fork:
             raise
 
     def __call__(self, *arguments: Any) -> Any:
+        return self.begin(*arguments)()
+
+    def begin(self, *arguments: Any) -> Callable[[], Any]:
+        """Begin a call, and return what waits for its answer."""
         with contextlib.suppress(OSError):  # it is gone: there is nothing to receive, either
             self._connection.send(arguments)
-        return self._receive()
+        return self._receive
 
     @property
     def ended(self) -> bool:

@@ -63,18 +63,21 @@ def graphs_are_traced_once() -> Iterator[None]:
         return
     from rmsnorm_export.decoder import components
 
-    traced, kept = components._traced, {}
+    begin, kept = components._begin, {}
 
-    def trace(name: str, module: Any, feeds: dict[str, Any], options: Any) -> Any:
+    def begin_or_keep(name: str, module: Any, feeds: dict[str, Any], options: Any) -> Any:
         how = (name, options.multi_token, options.static_cache, options.opset)
         key = (*how, *_decides(module, feeds))
-        if key not in kept:
-            kept[key] = traced(name, module, feeds, options)
-        whole = kept[key]
-        own = {"model": whole.model.clone(), "metadata": copy.deepcopy(whole.metadata)}
-        return dataclasses.replace(whole, **own)
+        wait = None if key in kept else begin(name, module, feeds, options)
 
-    with mock.patch.object(components, "_traced", trace):
+        def answer() -> Any:
+            whole = kept[key] if wait is None else kept.setdefault(key, wait())
+            own = {"model": whole.model.clone(), "metadata": copy.deepcopy(whole.metadata)}
+            return dataclasses.replace(whole, **own)
+
+        return answer
+
+    with mock.patch.object(components, "_begin", begin_or_keep):
         yield
 
 

@@ -14,7 +14,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 
 from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.tensors import memory_of
-from rmsnorm_export.torch.export.apart import trace_apart
+from rmsnorm_export.torch.export.apart import begin_trace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 
@@ -49,7 +49,7 @@ def test_weights_are_the_modules_and_the_rest_is_what_was_traced() -> None:
         "empty": module.empty,
         "lifted": torch.arange(5),
     }
-    model, pid = trace_apart(module, lambda: (graph_of(**here), os.getpid()))
+    model, pid = begin_trace(module, lambda: (graph_of(**here), os.getpid()))()
     assert pid != os.getpid()
     there = {name: value.const_value for name, value in model.graph.initializers.items()}
     for name, tensor in here.items():
@@ -65,7 +65,7 @@ def test_errors_have_the_traceback_of_where_they_were_raised() -> None:
         raise InputError("No.", found="x", fix="none")
 
     with pytest.raises(InputError, match="No") as caught:
-        trace_apart(Weights(), refuse)
+        begin_trace(Weights(), refuse)()
     assert "in refuse" in "".join(traceback.format_exception(caught.value))
 
 
@@ -75,11 +75,11 @@ def test_a_process_that_ends_is_an_error() -> None:
         raise AssertionError
 
     with pytest.raises(InputError, match="ended before") as caught:
-        trace_apart(Weights(), end)
+        begin_trace(Weights(), end)()
     assert caught.value.found == "the process was ended by SIGKILL"
 
 
 def test_what_no_fork_can_use_is_traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trace_apart(Weights().to("meta"), lambda: (graph_of(), os.getpid()))[1] == os.getpid()
+    assert begin_trace(Weights().to("meta"), lambda: (graph_of(), os.getpid()))()[1] == os.getpid()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert trace_apart(Weights(), lambda: (graph_of(), os.getpid()))[1] == os.getpid()
+    assert begin_trace(Weights(), lambda: (graph_of(), os.getpid()))()[1] == os.getpid()

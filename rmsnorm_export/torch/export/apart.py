@@ -1,7 +1,7 @@
-"""A trace in a fork of this process, which ends with all that PyTorch keeps of one.
+"""Traces in forks of this process: several at once, and none leaves anything behind.
 
-That is some 9 MB for each layer of a decoder, held by caches or scattered between what stays, so
-that nothing frees it here. The fork shares the weights and copies none.
+PyTorch keeps some 9 MB of a trace for each layer of a decoder, in caches or scattered between what
+stays, so that nothing frees it here. A fork shares the weights and copies none.
 """
 
 from __future__ import annotations
@@ -43,38 +43,44 @@ class _View:
     stride: tuple[int, ...]
 
 
-def trace_apart(
+def begin_trace(
     module: torch.nn.Module, trace: Callable[[], tuple[ir.Model, Rest]]
-) -> tuple[ir.Model, Rest]:
-    """Return what ``trace`` returns, which is called in a fork where the system and CUDA allow it.
+) -> Callable[[], tuple[ir.Model, Rest]]:
+    """Begin a trace in a fork, and return what waits for its end and returns what it does.
+
+    Where the system or CUDA do not allow a fork, the trace is what is returned.
 
     Args:
         module: what is traced, whose weights may be in the graph.
         trace: returns a graph, and what else is to be had of it, which can be pickled.
 
     Raises:
-        InputError: the fork ended.
-        Exception: what ``trace`` raises.
+        InputError: the fork ended; raised by what is returned, as whatever ``trace`` raises.
     """
     weights = [*module.parameters(), *module.buffers()]
     cuda: Any = torch.cuda
     if sys.platform != "linux" or cuda.is_initialized() or not all(one.is_cpu for one in weights):
-        return trace()
+        return trace
     every = (one.untyped_storage() for one in weights if type(one) in _PLAIN and one.numel())
     storages = {storage.data_ptr(): storage for storage in every}
 
-    def answer() -> tuple[bytes, list[_View], Rest]:
+    def traced() -> tuple[bytes, list[_View], Rest]:
         torch.set_num_threads(1)  # the others are the caller's
         model, rest = trace()
         return *_without(model, storages), rest
 
-    try:
-        content, views, rest = Fork(lambda: answer)()
-    except ForkEndedError as error:
-        what = "The process in which the model is traced ended before it was done."
-        fix = "see whether the machine is short of memory, and export again"
-        raise InputError(what, found=how_ended(error.code), fix=fix) from error
-    return _with(content, views, storages), rest
+    wait = Fork(lambda: traced).begin()
+
+    def answer() -> tuple[ir.Model, Rest]:
+        try:
+            content, views, rest = wait()
+        except ForkEndedError as error:
+            what = "The process in which the model is traced ended before it was done."
+            fix = "see whether the machine is short of memory, and export again"
+            raise InputError(what, found=how_ended(error.code), fix=fix) from error
+        return _with(content, views, storages), rest
+
+    return answer
 
 
 def _without(model: ir.Model, storages: Storages) -> tuple[bytes, list[_View]]:
