@@ -148,8 +148,9 @@ def _logarithms(model: ir.Model, rows: Array, *, single: bool) -> Array:
             feeds |= {name: outputs[after] for name, after in states.items()}
             parts.append(outputs["logits"].astype(np.float32))
     logits: Array = np.concatenate(parts, axis=1)
-    logits -= logits.max(-1, keepdims=True)
-    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    for one in logits.reshape(-1, logits.shape[-1]):  # all at once take several times the memory
+        one -= one.max()
+        one -= np.log(np.exp(one).sum())
     return logits
 
 
@@ -159,7 +160,8 @@ def _loss(before: Array, after: Array, next_ones: Array, name: str, most: float)
         for one in (before, after)
     )
     same = float((before.argmax(-1) == after.argmax(-1)).mean())
-    divergence = float((np.exp(before) * (before - after)).sum(-1).mean())
+    pairs = zip(*(one.reshape(-1, one.shape[-1]) for one in (before, after)), strict=True)
+    divergence = float(np.mean([(np.exp(a) * (a - b)).sum() for a, b in pairs]))
     words = (
         f"perplexity {old:.4g} to {new:.4g} ({new / old:.3f} times), {same:.0%} of first choices "
         f"the same, KL divergence {divergence:.2g}: {next_ones.size} tokens of {name}"

@@ -152,7 +152,7 @@ def _corrupt(what: str, found: str) -> InputError:
     return InputError(what, found=found, fix="export the model again; the file may be corrupt")
 
 
-def release(tensor: ir.TensorProtocol) -> None:
+def release(tensor: ir.TensorProtocol | None) -> None:
     """Give the memory of an external tensor back, which is mapped again when it is needed."""
     if isinstance(tensor, ir.ExternalTensor):
         with contextlib.suppress(BufferError):  # others look at it

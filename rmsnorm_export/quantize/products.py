@@ -11,6 +11,7 @@ from onnx_ir.passes import common as passes
 
 from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.order import insert, nodes_of, replace
+from rmsnorm_export.graph.tensors import release
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.quantize.blocks import BLOCK, Blocks, in_blocks
 from rmsnorm_export.quantize.packed import pack_attentions
@@ -120,8 +121,11 @@ def quantize_products(model: ir.Model, bits: Mapping[str, int], *, rounds: bool)
         name = str(products[0].weight.name)
         blocks = in_blocks(matrix, bits[name], offsets=offsets)
         stored = writer.store(name, blocks)
+        shape = matrix.shape
+        del matrix  # so that nobody looks at the file any more
+        release(products[0].weight.const_value)
         for product in products:
-            writer.multiply(product, blocks, stored, matrix.shape)
+            writer.multiply(product, blocks, stored, shape)
         for node in tied:
             writer.look_up(node, blocks, stored)
             tables.remove(node)
@@ -146,7 +150,9 @@ def _is_same(table: ir.Value | None, matrix: Array) -> bool:
     assert table.const_value is not None
     if matrix.shape[1] % (2 * BLOCK) or table.const_value.shape != matrix.shape:
         return False
-    return np.array_equal(table.const_value.numpy(), matrix)
+    is_same = np.array_equal(table.const_value.numpy(), matrix)
+    release(table.const_value)
+    return is_same
 
 
 class _Writer:
