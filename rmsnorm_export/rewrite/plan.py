@@ -16,6 +16,7 @@ from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import nodes_of
 from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.lower.plain import is_written
 from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.dtypes import round_to
@@ -46,8 +47,8 @@ class Plan:
         types: element types and shapes of its values.
         names: gives unique names in it.
         sites: norms with their new nodes.
-        kept: norms that are one node in the target's form, and stay it; some of them are written
-            anew and in ``sites`` as well.
+        kept: norms that are in the target's form, and stay in it; some of them are written anew and
+            in ``sites`` as well.
         refusals: why other nodes are left alone.
         unfolded: why the residual sums before ``kept``, and the quantizers after them, are no part
             of them; those of ``sites`` are in ``Lowered.unfolded``.
@@ -120,6 +121,8 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     unfolded: list[Refusal] = []
     for match, part in parts.items():
         outcome = outcomes.get(match) or outcomes.get(part or match)
+        if row.form != "one node" and isinstance(outcome, Lowered) and is_written(outcome):
+            part = outcome.part
         fate = _fate(match, part, outcome, row)
         if isinstance(outcome, Refusal):
             if fate == "refused":
@@ -144,13 +147,13 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
 def _fate(
     match: Match, part: Match | None, outcome: Lowered | Refusal | None, row: TargetRow
 ) -> Literal["refused", "fused", "rewritten", "kept"]:
-    """Return what becomes of a norm, of which ``part`` is one node in the target's form already.
+    """Return what becomes of a norm, of which ``part`` is in the target's form already.
 
     ========= ======================================================================
     refused   it stays as it is: not one node, and the target cannot express it
     fused     one node takes its place, or the place of ``part`` and of more of the norm
     rewritten ``part`` stays one node, and is written anew with all that share its function
-    kept      ``part`` stays the node that it is
+    kept      ``part`` stays as it is
     ========= ======================================================================
     """
     if isinstance(outcome, Lowered) and (part is None or _holds_more(outcome, match, part)):

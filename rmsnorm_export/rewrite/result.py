@@ -150,7 +150,7 @@ class Report(Shown):
         target: the target asked for; None for ``inspect`` without one.
         numerics: loosest class allowed.
         fused: sites that became (``inspect``: would become) one node.
-        kept: norms that already were one node in the target's form.
+        kept: norms that already were in the target's form.
         refused: look-alikes, and norms that the target cannot express, with the reason.
         opset_before, opset_after: version of the default ONNX domain.
         nodes_before, nodes_after: nodes in the model, subgraphs and functions included, but not the
@@ -257,6 +257,14 @@ class Report(Shown):
         """Return those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""
         return tuple(refusal for refusal in self.unfolded if refusal.kind in kinds)
 
+    def words(self) -> tuple[str, str]:
+        """Return what was done, or can be, to the norms in ``fused``; and what those in ``kept``
+        are already."""
+        form = TARGETS[self.target or "portable"].form
+        if form == "one node":
+            return "fusable" if self.planned else "fused", f"already {form}"
+        return "can be written out" if self.planned else "written out", f"already {form}"
+
     def headline(self) -> str:
         """The line that says it all, e.g. ``9 of 9 RMSNorms, 8 of 8 residuals are one node``.
 
@@ -279,8 +287,9 @@ class Report(Shown):
             if every := held + max(len(self.apart(kind)) - moved, 0):
                 counts.append(f"{held} of {plural(every, noun)}")
         verb = "can be" if self.planned else "are" if total > 1 or counts[1:] else "is"
-        parts = [f"{fused} {'fusable' if self.planned else 'fused'}"] if kept or refused else []
-        words = {"in attention": inside, "already one node": kept, "refused": refused}
+        done, already = self.words()
+        parts = [f"{fused} {done}"] if kept or refused else []
+        words = {"in attention": inside, already: kept, "refused": refused}
         parts += [f"{count} {what}" for what, count in words.items() if count]
         line = f"{', '.join(counts)} {verb} {form}"
         return f"{line}: {', '.join(parts)}{aside}" if parts else line + aside

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from recognize.text_models import function, model, norm, optimized
 
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import load_session
@@ -165,3 +166,23 @@ def test_inspect_counts_the_sums_that_are_in_a_node_already() -> None:
     report = rx.inspect(onnx.parser.parse_model(text.replace("NAMES", "y").replace("BIAS", "")))
     assert [(site.op, site.residual) for site in report.kept] == [(OWN[1], True)]
     assert report.unfolded == ()
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+def test_what_is_written_out_already_stays(opset: int) -> None:
+    """As the definition has it, in the main graph and in a function, which has no initializers."""
+    squared = norm("x", "y").replace("Pow(x, two)", "Mul(x, x)")
+    body, called = norm("x", "y"), ""
+    if opset > 12:
+        body, called = (
+            norm("x", "z") + "y = my.Norm(z, w)",
+            function("Norm", "(x, w) => (y)", squared),
+        )
+    source = model(body, imports=', "my" : 1', functions=called, opset=opset)
+    report, proto = optimized(source, "plain")
+    assert (len(report.fused), len(report.kept)) == (bool(called), 1)
+    again = rx.optimize(proto, target="plain")
+    assert again.to_bytes() == proto.SerializeToString()
+    words = f"0 written out, {1 + bool(called)} already plain operators"
+    assert again.report.headline().endswith(words)
+    assert {site.op for site in again.report.kept} == {"Pow ReduceMean Add Sqrt Div Mul"}
