@@ -82,6 +82,7 @@ class Fusions:
         provider: ``cpu``, ``cuda``, ``webgpu`` or ``dml``.
         operators: how many nodes there were before and after, of operators that are new in the
             graph, and of norms and products of matrices.
+        nodes: how many there were of any operator, before and after.
         norms: norms that attention nodes compute themselves now (of queries and keys).
         residuals: residual sums that are in the node of their norm now, and were not before.
         left_out: ``rotary embeddings in attention nodes``, ``all of them``, or "".
@@ -94,6 +95,7 @@ class Fusions:
 
     provider: str
     operators: dict[str, tuple[int, int]]
+    nodes: tuple[int, int]
     norms: int
     residuals: int
     left_out: str = ""
@@ -109,10 +111,12 @@ class Fusions:
             f"{after} {name}" if not before else f"{name} {before} to {after}"
             for name, (before, after) in self.operators.items()
         ]
-        return f"fusions for {self.provider}: {', '.join(changes) or 'nothing changed'}"
+        before, after = self.nodes
+        folded = "" if before == after else f", and constants folded: {before:,} to {after:,} nodes"
+        return f"fusions for {self.provider}: {', '.join(changes) or f'nothing fused{folded}'}"
 
     def undone(self) -> str:
-        """Return that nothing changed, and why; "" where it did, or was not to."""
+        """Return that nothing was fused, and why; "" where it was, or was not to be."""
         nothing = self.problem and not self.operators
         return f"{self.summary()}: {self.problem}" if nothing else ""
 

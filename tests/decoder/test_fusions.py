@@ -190,6 +190,7 @@ def test_heads_that_are_not_known_are_refused_before_anything_runs() -> None:
     """As in a graph of TorchScript's exporter: no fusion of transformers takes one."""
     _, fusions = fuse(attention("sizes"), "cpu")
     assert (fusions.left_out, fusions.operators) == ("all of them", {})
+    assert fusions.summary().endswith("nothing fused")
     assert UNKNOWN in fusions.problem
     assert not fusions.compared
     _, fusions = fuse(attention("two_heads"), "cpu")
