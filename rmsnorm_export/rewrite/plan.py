@@ -24,10 +24,10 @@ from rmsnorm_export.op.spec import DOMAIN, FLOAT16, HALF_TYPES
 from rmsnorm_export.printable import plural
 from rmsnorm_export.recognize.consts import depends_on_caller
 from rmsnorm_export.recognize.finish import Fold
-from rmsnorm_export.recognize.functions import callees_first
+from rmsnorm_export.recognize.functions import callees_first, is_own
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
-from rmsnorm_export.recognize.scan import Recognition, could_be_part, foreign_functions, recognize
+from rmsnorm_export.recognize.scan import Recognition, could_be_part, recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
@@ -325,7 +325,8 @@ def _type_operands(types: Types, matches: Sequence[Match]) -> None:
 
 def _names_in_use(model: ir.Model, matches: Sequence[Match]) -> set[str]:
     """Return the operator names of this package's domain that nodes or functions keep."""
-    names = {name for _, name, _ in foreign_functions(model)}
+    functions = model.functions.values()
+    names = {one.name for one in functions if one.domain == DOMAIN and not is_own(one)}
     if DOMAIN in model.opset_imports:
         replaced = {match.nodes[-1] for match in matches}
         nodes = nodes_of(model)
