@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -16,6 +14,7 @@ from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.refusal import Refusal, name_of
+from tests.tables import table
 
 replace = dataclasses.replace
 BOTH: tuple[Target, ...] = ("onnx", "ort")
@@ -47,7 +46,7 @@ FOUR: dict[str, Any] = {"shape": (2, 3, 5, 7)}
 HALF, WIDE_GAIN = {"dtype": FLOAT16}, {"gain_dtype": FLOAT}
 LATE, RSTD, IN_F64 = {"scale_before_cast": True}, {"round_rstd": True}, {"stash_type": DOUBLE}
 
-FORMS: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+FORMS: dict[str, Any] = table(__file__)
 TYPES = {"FLOAT": FLOAT, "FLOAT16": FLOAT16, "BFLOAT16": BFLOAT16, "DOUBLE": DOUBLE}
 
 

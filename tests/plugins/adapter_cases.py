@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE
 from tests.plugins.player import BF16, FLOAT, HALF, INT32, Tensor, field, raw_field
+from tests.tables import table
 
 TYPES = {"FLOAT": FLOAT, "HALF": HALF, "BF16": BF16, "INT32": INT32}
-_TABLE: dict[str, Any] = msgspec.toml.decode(
-    pathlib.Path(__file__).with_suffix(".toml").read_bytes()
-)
+_TABLE: dict[str, Any] = table(__file__)
 NODES: list[Any] = _TABLE.pop("nodes")
 
 

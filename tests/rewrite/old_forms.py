@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
 from onnx import defs, helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from onnx.reference.ops import op_pool_common
+
+from tests.tables import table
 
 FIRST = 7
 """Oldest opset: ONNX Runtime promises none before it."""
@@ -27,7 +27,7 @@ _SMALL = 64
 _CONSTANTS = ("Clip", "Dropout", "OneHot", "Pad", "Resize", "Upsample")
 """Operators of which every operand but the first is a constant, as exporters write them."""
 
-_MORE: dict[str, str] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+_MORE: dict[str, str] = table(__file__)
 """Operators whose tests in ONNX show little of older versions -> nodes that read x."""
 
 

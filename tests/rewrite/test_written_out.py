@@ -12,21 +12,9 @@ from recognize.text_models import function, model, norm, optimized
 
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import load_session
+from tests.tables import table
 
-DEAD = """<ir_version: 8, opset_import: ["" : 18, "com.example" : 1, "com.microsoft" : 1]>
-g (float[B, S, 8] x, float[B, S, 8] r, float[8] w) => (float[B, S, 8] y) {
-  y = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.00001> (x, r, w)
-}
-<domain: "DOMAIN", opset_import: ["" : 18, "com.example" : 1]> NAME (a, b, c) => (d) {
-  t = Add (a, b)
-  q = Mul (t, t)
-  axes = Constant <value_ints = [-1]> ()
-  m = ReduceMean <keepdims = 1> (q, axes)
-  s = Sqrt (m)
-  o = Div (t, s)
-  v = com.example.MyRoiPlugin (o)
-  d = Mul (v, c)
-}"""
+DEAD, SKIP, SECOND = (table(__file__)[name] for name in ("dead", "skip", "second"))
 
 
 @pytest.mark.parametrize(
@@ -75,12 +63,6 @@ def _optimized(text: str, target: Any, **options: Any) -> tuple[bytes, rx.Result
     return source, rx.optimize(source, target=target, **options)
 
 
-SKIP = """<ir_version: 9, opset_import: ["" : OPSET, "com.microsoft" : 1]>
-g (T[B, S, 24] x, T[B, S, 24] r, T[24] w, T[24] b) => (T[B, S, 24] y OUTPUTS) {
-  NAMES = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.00001> (x, r, w BIAS)
-}"""
-
-
 @pytest.mark.parametrize("opset", [17, 21])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("target", ["portable", "onnx", "plain"])
@@ -126,12 +108,6 @@ def test_the_mean_of_a_residual_node_has_no_known_meaning() -> None:
         report = _optimized(text, target)[1].report
         assert ([r.reason for r in report.refused], report.fused) == (["native-form"], ())
     assert len(_optimized(text, "ort")[1].report.kept) == 1
-
-
-SECOND = """<ir_version: 9, opset_import: ["" : OPSET]>
-g (T[B, 4, 24] x, T[ROW] w) => (T[B, 4, 24] y, float[INVERSE] inverse) {
-  y, inverse = SimplifiedLayerNormalization <axis = AXIS, epsilon = 0.00001> (x, w)
-}"""
 
 
 @pytest.mark.parametrize("opset", [14, 18])

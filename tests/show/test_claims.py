@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import onnx
 import onnx.parser
 import pytest
@@ -14,9 +12,10 @@ from onnx import TensorProto
 import rmsnorm_export as rx
 from rmsnorm_export.decoder.result import GenerationExport
 from rmsnorm_export.show import to_text
+from tests.tables import table
 from tests.tools.runtimes.models import block
 
-TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TABLE: dict[str, Any] = table(__file__)
 CLAIMS: dict[str, list[dict[str, Any]]] = TABLE["claims"]
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import onnx.parser
 from onnx import TensorProto, numpy_helper
 from recognize.text_models import feeds
 
+from tests.tables import table
+
 from .case import NUMPY, Case
 
-TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TABLE: dict[str, Any] = table(__file__)
 NORMS, UPCAST, BY_BEHAVIOUR, LEFT_ALONE = (
     TABLE[name] for name in ("followed", "by_logarithms", "by_behaviour", "left_alone")
 )
