@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from recognize.text_models import function, model, norm, optimized
+from recognize.text_models import WEIGHT, function, model, norm, ops, optimized
 
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import load_session
@@ -162,3 +162,10 @@ def test_what_is_written_out_already_stays(opset: int) -> None:
     words = f"0 written out, {1 + bool(called)} already plain operators"
     assert again.report.headline().endswith(words)
     assert {site.op for site in again.report.kept} == {"Pow ReduceMean Add Sqrt Div Mul"}
+
+
+def test_constants_that_are_nodes_become_initializers() -> None:
+    two = "two = Constant <value = float {2}> ()\n "
+    source = model(two + norm("x", "y"), constants=f"{WEIGHT}, float eps = {{0.00001}}")
+    report, proto = optimized(source, "plain")
+    assert (len(report.fused), "Constant" in ops(proto)) == (1, False)
