@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from tests.recognize import text_models as text
-from tests.tables import table
+from tests.tools.tables import table
 
 TABLE: dict[str, Any] = table(__file__)
 PLAIN: dict[str, Any] = {}

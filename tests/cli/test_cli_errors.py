@@ -14,7 +14,7 @@ from graph.folders import snapshot
 
 from rmsnorm_export.errors import BackendMissingError, RequirementError
 from tests.engine.conftest import needs_rtx
-from tests.tables import table
+from tests.tools.tables import table
 
 from .conftest import Run, model
 

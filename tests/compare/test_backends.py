@@ -25,7 +25,7 @@ from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 from rmsnorm_export.tensorrt.engine.result import read_record
 from tests.engine.conftest import RTX_INSTALLED, needs_rtx
-from tests.tables import table
+from tests.tools.tables import table
 
 from .broken import begins_at, chain, set_epsilon
 

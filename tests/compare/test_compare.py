@@ -20,7 +20,7 @@ from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.runtime.metrics import compare_arrays
 from rmsnorm_export.show import headline_of
-from tests.tables import table
+from tests.tools.tables import table
 
 from .broken import fill
 

@@ -23,7 +23,7 @@ from rmsnorm_export.decoder.bundle import open_folder
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, input_candidates
 from rmsnorm_export.runtime.sizes import ONE_POINT
-from tests.tables import table
+from tests.tools.tables import table
 
 N, VOCABULARY = 8, 16  # small tensors, which stay external, too
 METADATA = {

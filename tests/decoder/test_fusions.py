@@ -29,7 +29,7 @@ from rmsnorm_export.proof.comparison import opened
 from rmsnorm_export.rewrite.result import Fusions
 from rmsnorm_export.runtime.session import run_session
 from tests.decoder.conftest import Folder, model_of
-from tests.tables import table
+from tests.tools.tables import table
 from toolbox.trained import INSTALL, trained_model
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]

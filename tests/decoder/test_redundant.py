@@ -11,7 +11,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from rmsnorm_export.decoder.redundant import drop_redundant
 from rmsnorm_export.runtime.session import load_session, run_session
-from tests.tables import table
+from tests.tools.tables import table
 
 _LONG, _INT = np.iinfo(np.int64), np.iinfo(np.int32)
 _TEXT = """<ir_version: 9, opset_import: ["" : 18]>

@@ -10,7 +10,7 @@ import pytest
 
 from rmsnorm_export.decoder.grouped import group_heads
 from rmsnorm_export.decoder.rows import write_rows
-from tests.tables import table
+from tests.tools.tables import table
 
 ROOM, HEADS, WIDTH = 11, 3, 5
 CACHE, NEW = f"float[batch, {HEADS}, {ROOM}, {WIDTH}]", f"float[batch, {HEADS}, tokens, {WIDTH}]"

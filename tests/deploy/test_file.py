@@ -13,7 +13,7 @@ from rmsnorm_export.cli.main import main
 from rmsnorm_export.deploy.settings import STEPS, TABLES, read_settings
 from rmsnorm_export.options import entries, names_in, written
 from tests.deploy.models import write
-from tests.tables import table
+from tests.tools.tables import table
 
 WRONG: dict[str, Any] = table(__file__)
 

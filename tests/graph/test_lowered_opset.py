@@ -17,7 +17,7 @@ from rmsnorm_export.rewrite.converted import check_conversion
 from rmsnorm_export.runtime.session import load_session
 from tests.rewrite.old_forms import onnx_tests
 from tests.sample import crossed
-from tests.tables import table
+from tests.tools.tables import table
 
 WEIGHT = "<float[8] w = {1, 2, 3, 4, 5, 6, 7, 8.5}>"
 NORM = """<ir_version: 10, opset_import: ["" : OPSET]>

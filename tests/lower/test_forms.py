@@ -14,7 +14,7 @@ from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.refusal import Refusal, name_of
-from tests.tables import table
+from tests.tools.tables import table
 
 replace = dataclasses.replace
 BOTH: tuple[Target, ...] = ("onnx", "ort")

@@ -8,7 +8,7 @@ import numpy as np
 
 from rmsnorm_export.op.spec import PLUGIN_NAMESPACE
 from tests.plugins.player import BF16, FLOAT, HALF, INT32, Tensor, field, raw_field
-from tests.tables import table
+from tests.tools.tables import table
 
 TYPES = {"FLOAT": FLOAT, "HALF": HALF, "BF16": BF16, "INT32": INT32}
 _TABLE: dict[str, Any] = table(__file__)

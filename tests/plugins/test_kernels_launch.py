@@ -13,7 +13,7 @@ from rmsnorm_export.op.spec import NormSpec
 from tests.plugins import kernel_build
 from tests.plugins.kernel_cases import job_for, rotary_job
 from tests.sample import sampled
-from tests.tables import table
+from tests.tools.tables import table
 from toolbox.driver import BF16, F16, F32, Driver, RefusalError
 
 REFUSED: dict[str, dict[str, list[dict[str, Any]]]] = table(__file__)

@@ -20,7 +20,7 @@ from rmsnorm_export.runtime.metrics import ulp_distance
 from tests.plugins import kernel_build
 from tests.plugins.native_fuzz import fuzz_in_a_process, set_attributes
 from tests.plugins.native_process import EPSILON, TYPES, defined, run
-from tests.tables import table
+from tests.tools.tables import table
 from toolbox.node_model import node_model
 
 

@@ -16,7 +16,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.precision.result import Kept, Precision
 from rmsnorm_export.runtime.session import load_session
-from tests.tables import table
+from tests.tools.tables import table
 
 ROWS = 16
 TARGETS = ("portable", "onnx", "ort", "plain")

@@ -29,7 +29,7 @@ from tests.precision.networks import (
     weight,
     x_of,
 )
-from tests.tables import table
+from tests.tools.tables import table
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -14,7 +14,7 @@ from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT16, NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
 from tests.sample import crossed
-from tests.tables import table
+from tests.tools.tables import table
 
 TARGETS = ("portable", "onnx", "ort")
 

@@ -15,7 +15,7 @@ from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime
-from tests.tables import table
+from tests.tools.tables import table
 
 ONE_EACH: dict[str, str] = table(__file__)
 EXTRA = ", int64[1] i0 = {0}, int64[1] n = {96}, int64[2] turned = {1, 0}"

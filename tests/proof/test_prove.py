@@ -24,7 +24,7 @@ from rmsnorm_export.proof.feeds import Layout
 from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.recognize.scan import recognize
 from tests.sample import crossed
-from tests.tables import table
+from tests.tools.tables import table
 
 RMS = "RMSNormalization <epsilon = 0.000001>"
 

@@ -20,7 +20,7 @@ from rmsnorm_export.quantize.left import MOST_TRIALS, Loss, left_out
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.runtime.session import load_session, run_session
 from tests.deploy.models import FACTORY, write
-from tests.tables import table
+from tests.tools.tables import table
 
 pytest.importorskip("onnxscript")
 

@@ -17,7 +17,7 @@ from typing import Any
 from onnx import parser
 
 import rmsnorm_export as rx
-from tests.tables import table
+from tests.tools.tables import table
 
 SECONDS = 5
 MEGABYTES = 300  # beside the 150 that the libraries take

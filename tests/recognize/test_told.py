@@ -14,7 +14,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.recognize import scan
 from rmsnorm_export.recognize.context import FLOATS, widens
 from tests.recognize import text_models as text
-from tests.tables import table
+from tests.tools.tables import table
 
 CONSTANTS = "T two = {2}, T eps = {0.00001}"
 CASES: dict[str, dict[str, Any]] = table(__file__)

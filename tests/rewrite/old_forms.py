@@ -18,7 +18,7 @@ from onnx import defs, helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from onnx.reference.ops import op_pool_common
 
-from tests.tables import table
+from tests.tools.tables import table
 
 FIRST = 7
 """Oldest opset: ONNX Runtime promises none before it."""

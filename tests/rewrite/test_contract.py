@@ -18,7 +18,7 @@ from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.session import load_session, run_session
 from tests.sample import crossed
-from tests.tables import table
+from tests.tools.tables import table
 
 TABLE: dict[str, Any] = table(__file__)
 WEIGHTS, MODELS, COMMANDS = (TABLE[part] for part in ("weights", "models", "commands"))

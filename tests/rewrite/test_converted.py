@@ -17,7 +17,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import Error, InputError
 from rmsnorm_export.rewrite import converted
 from rmsnorm_export.runtime.session import load_session, run_session
-from tests.tables import table
+from tests.tools.tables import table
 
 HARMLESS = converted._HARMLESS
 SAMPLE = [*sorted(HARMLESS)[::16], "ReduceMean", "Softmax"]

@@ -19,7 +19,7 @@ from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.show import to_text
-from tests.tables import table
+from tests.tools.tables import table
 
 D = 8
 NORM = """{wide}sq = Pow({f}, two)

@@ -12,7 +12,7 @@ from recognize.text_models import WEIGHT, function, model, norm, ops, optimized
 
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import load_session
-from tests.tables import table
+from tests.tools.tables import table
 
 DEAD, SKIP, SECOND = (table(__file__)[name] for name in ("dead", "skip", "second"))
 

@@ -16,8 +16,8 @@ import rmsnorm_export as rx
 from rmsnorm_export.rewrite.runs import Needs, runs_in
 from rmsnorm_export.runtime.consumers import BY_NAME, CONSUMERS, FUNCTIONS, RunsIn, consumer
 from rmsnorm_export.runtime.session import open_session, run_session
-from tests.tables import table
 from tests.tools.runtimes.models import block
+from tests.tools.tables import table
 
 FLOAT = TensorProto.FLOAT
 NO_TEST = "none of ONNX's own tests of"

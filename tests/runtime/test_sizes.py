@@ -21,7 +21,7 @@ from rmsnorm_export.runtime.sizes import (
     size_points,
     size_profiles,
 )
-from tests.tables import table
+from tests.tools.tables import table
 
 Inputs = dict[str, tuple[Size, ...]]
 Points = list[dict[str, Shape]]

@@ -12,8 +12,8 @@ from onnx import TensorProto
 import rmsnorm_export as rx
 from rmsnorm_export.decoder.result import GenerationExport
 from rmsnorm_export.show import to_text
-from tests.tables import table
 from tests.tools.runtimes.models import block
+from tests.tools.tables import table
 
 TABLE: dict[str, Any] = table(__file__)
 CLAIMS: dict[str, list[dict[str, Any]]] = TABLE["claims"]

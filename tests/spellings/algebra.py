@@ -9,7 +9,7 @@ import onnx.parser
 from onnx import TensorProto, numpy_helper
 from recognize.text_models import feeds
 
-from tests.tables import table
+from tests.tools.tables import table
 
 from .case import NUMPY, Case
 

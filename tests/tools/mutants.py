@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.tables import table
+from tests.tools.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "rmsnorm_export"

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.tables import table
+from tests.tools.tables import table
 
 VARIANTS: dict[str, Any] = table(__file__)

@@ -18,8 +18,8 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 
 import onnx_ir as ir
 
-from tests.tables import table
 from tests.tools.parity import half_proof
+from tests.tools.tables import table
 from toolbox.corpus.norm_classes import norm_classes
 
 NORMS = {norm.key: norm for norm in norm_classes()}

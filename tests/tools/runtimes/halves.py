@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, parser
 
-from tests.tables import table
+from tests.tools.tables import table
 
 TABLE = table(__file__)
 NORMS, PLACES = TABLE["norms"], TABLE["places"]
