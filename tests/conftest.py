@@ -18,9 +18,13 @@ import contextlib
 import functools
 import os
 import sys
+from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from rmsnorm_export.runtime import session
 
 _CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 _COMMON = {"deadline": None, "suppress_health_check": _CHECKS}
@@ -49,6 +53,25 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     for path in sorted((session.config.rootpath / "tests").rglob("test_*.py"), reverse=True):
         with contextlib.suppress(Exception, pytest.skip.Exception):
             _ = pytest.Module.from_parent(session, path=path).obj
+
+
+_OF_NUMBERS = {
+    *("audit", "fuzz", "health", "lower", "proof", "recognize", "rewrite", "torch"),
+    *("test_algebra", "test_architectures", "test_golden", "test_norm_classes", "test_spellings"),
+}
+"""Folders and modules whose tests are about what is computed, and not by which process."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def numbers_need_no_fork(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run ONNX Runtime in this process, as where the system does not fork.
+
+    A fork of a process that has imported PyTorch takes as long as a proof.
+    """
+    here = mock.patch.object(session, "_keeps_processes", return_value=True)
+    of_numbers = _OF_NUMBERS & {request.path.stem, request.path.parent.name}
+    with here if of_numbers else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

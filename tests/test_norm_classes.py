@@ -24,7 +24,8 @@ import transformers
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import load_session, run_session
 from tests.sample import one_each, sampled
-from toolbox.corpus.exporters import Export, combinations, export_norm
+from tests.tools.norms import combinations, export_norm
+from toolbox.corpus.exporters import Export
 from toolbox.corpus.norm_classes import norm_classes
 
 pytestmark = pytest.mark.export

@@ -32,12 +32,11 @@ from rmsnorm_export.audit.parts import (
     run,
 )
 from rmsnorm_export.audit.places import TOP, Place, common
-from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.bodies import bodies_of
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.context import FLOATS, same_attributes
-from rmsnorm_export.recognize.functions import callees_first, reached
+from rmsnorm_export.recognize.functions import callees_first, is_own, reached
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse, source_name
 from rmsnorm_export.recognize.scan import NATIVE, Recognition
@@ -97,7 +96,8 @@ class _Audit:
         for candidate in (*recognition.sums, *settled):
             self._explained |= {candidate.node, candidate.root}
         live = reached(model, NATIVE) if model.functions else ()
-        self._functions = {key: model.functions[key] for key in live if key[0] != DOMAIN}
+        functions = ((key, model.functions[key]) for key in live)
+        self._functions = {key: function for key, function in functions if not is_own(function)}
         holders: list[ir.Graph | ir.Function] = [model.graph, *self._functions.values()]
         self._nodes = [node for holder in holders for node in holder.all_nodes()]
         op_types = {node.op_type for node in self._nodes}

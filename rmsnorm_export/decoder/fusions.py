@@ -128,6 +128,7 @@ def fuse(
     return fused, Fusions(
         provider=provider,
         operators={name: (before[name], after[name]) for name in changed},
+        nodes=(before.total(), after.total()),
         norms=_norms_in_attention(fused),
         residuals=after[SKIP_SIMPLIFIED] - before[SKIP_SIMPLIFIED],
         left_out=left_out,

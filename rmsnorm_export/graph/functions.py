@@ -8,8 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from rmsnorm_export.graph.order import all_graphs, nodes_of
-from rmsnorm_export.op.spec import DOMAIN
-from rmsnorm_export.recognize.functions import callees_first, inlined_size
+from rmsnorm_export.recognize.functions import callees_first, inlined_size, is_own
 from rmsnorm_export.recognize.refusal import name_of
 
 _MOST_NODES = 20_000
@@ -66,8 +65,8 @@ def write_out(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 
 def own_functions(model: ir.Model) -> Iterator[ir.Function]:
-    """Return the functions in this package's domain."""
-    return (function for function in model.functions.values() if function.domain == DOMAIN)
+    """Return the bodies of this package's operators."""
+    return (function for function in model.functions.values() if is_own(function))
 
 
 def count_nodes(model: ir.Model) -> int:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.functions import inline, own_functions
 from rmsnorm_export.graph.order import graphs_in, values_in
 from rmsnorm_export.graph.retype import retype
 from rmsnorm_export.op.native import SKIP_SIMPLIFIED
-from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, FLOAT, FLOAT16
+from rmsnorm_export.op.spec import BFLOAT16, FLOAT, FLOAT16
 from rmsnorm_export.recognize.refusal import name_of
 
 _SUM = 4
@@ -29,10 +29,11 @@ def in_half(source: ir.Model) -> tuple[ir.Model, bool]:
         ValueError: there are too many calls, or of functions of another opset.
     """
     model = source.clone()
+    own = {function.identifier(): function for function in own_functions(model)}
     for node in model.graph.all_nodes():
         node.metadata_props[_NODE] = name_of(node)
         node.metadata_props[_OUTPUT] = next((v.name for v in node.outputs if v.name), "")
-        if node.domain == DOMAIN:
+        if node.op_identifier() in own:
             node.metadata_props[_OWN] = ""
         if node.op_type == SKIP_SIMPLIFIED and len(node.outputs) < _SUM:
             node.resize_outputs(_SUM)
@@ -42,7 +43,8 @@ def in_half(source: ir.Model) -> tuple[ir.Model, bool]:
     stored = (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values())
     converted = all(value.dtype != FLOAT16 for value in stored)
     if converted:
-        own = {key: model.functions.pop(key) for key in [*model.functions] if key[0] == DOMAIN}
+        for key in own:
+            del model.functions[key]
         retype(model, dict.fromkeys((FLOAT, BFLOAT16), ir.DataType.FLOAT16))
         model.functions.update(own)
     return inline(model), converted

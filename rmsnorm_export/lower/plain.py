@@ -17,6 +17,7 @@ from rmsnorm_export.lower.lower import LowerContext, Lowered
 from rmsnorm_export.lower.portable import Planned, operands, output_type, plan_site
 from rmsnorm_export.op.body import build_function
 from rmsnorm_export.op.spec import FLOAT
+from rmsnorm_export.recognize.consts import Constants
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal
 
@@ -25,6 +26,34 @@ def lower(matches: Sequence[Match], context: LowerContext) -> list[Lowered | Ref
     """Return the definition of the operator in standard operators, for every match of a model."""
     plans = [plan_site(match, context) for match in matches]
     return [p if isinstance(p, Refusal) else _nodes(p, context) for p in plans]
+
+
+def is_written(lowered: Lowered) -> bool:
+    """Return whether the graph has these nodes already, whatever their names.
+
+    A constant is an initializer; in a function, which has none, it is a node.
+    """
+    constants, in_function = Constants(), not lowered.part.scope.startswith("main")
+
+    def is_same(old: ir.Value | None, new: ir.Value | None) -> bool:
+        if old is new or old is None or new is None:
+            return old is new
+        node, other = old.producer(), new.producer()
+        if other is None:
+            array = constants.array(old) if node is None or in_function else None
+            if array is None or new.const_value is None:
+                return False
+            same_type = array.dtype == new.const_value.dtype.numpy()
+            return same_type and np.array_equal(array, new.const_value.numpy())
+        return (
+            node is not None
+            and (node.op_identifier(), old.index()) == (other.op_identifier(), new.index())
+            and node.attributes == other.attributes
+            and len(node.inputs) == len(other.inputs)
+            and all(map(is_same, node.inputs, other.inputs))
+        )
+
+    return all(is_same(old, new) for old, new in lowered.replace)
 
 
 def _nodes(plan: Planned, context: LowerContext) -> Lowered:

@@ -14,7 +14,6 @@ from rmsnorm_export.graph.order import graphs_in, values_in
 from rmsnorm_export.graph.tensors import tensor_slots
 from rmsnorm_export.health.sites import PRODUCTS
 from rmsnorm_export.op.dtypes import numpy_dtype
-from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.precision.convert import convert
 from rmsnorm_export.precision.decide import MARGIN, Decision, Sizes, kept
 from rmsnorm_export.precision.measure import compare, run_in_float32
@@ -22,7 +21,7 @@ from rmsnorm_export.precision.result import Half, Precision
 from rmsnorm_export.precision.units import Unit, units_of
 from rmsnorm_export.printable import first_line
 from rmsnorm_export.proof.comparison import Prepare
-from rmsnorm_export.recognize.scan import foreign_functions
+from rmsnorm_export.recognize.functions import is_own
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.inputs import Sample
 from rmsnorm_export.runtime.metrics import FINFO
@@ -98,8 +97,7 @@ def _flat(model: ir.Model) -> ir.Model:
     Raises:
         InputError: the functions cannot be inlined.
     """
-    foreign = foreign_functions(model)
-    others = {key for key in model.functions if key[0] != DOMAIN or key in foreign}
+    others = {key for key, function in model.functions.items() if not is_own(function)}
     try:
         model = inline(model, others)
     except ValueError as error:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from rmsnorm_export.graph.names import Names
+from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import insert, nodes_of, replace
 from rmsnorm_export.graph.tensors import release
 from rmsnorm_export.op.dtypes import Array
@@ -23,6 +25,8 @@ LEVEL, _BY_INT8 = "accuracy_level", 4
 computes wrong numbers by it where its optimizer is off."""
 _MIDDLE = 8
 """The zero point of 4 bits where none is given."""
+_AXES_INPUT = 13
+"""First opset in which the axes of ReduceSum are an input."""
 _PRODUCTS = ("MatMul", "Gemm", "FusedMatMul")
 
 
@@ -109,7 +113,6 @@ def quantize_products(model: ir.Model, bits: Mapping[str, int], *, rounds: bool)
     """
     writer, tables = _Writer(model, rounds=rounds), list(_embeddings(model))
     found = [product for product in products_of(model) if product.weight.name in bits]
-    sums = model.opset_imports.get("", 0) >= 13  # before, ReduceSum has its axes elsewhere
     total = sum(map(_multiplies, nodes_of(model)))
     by_weight: dict[tuple[ir.Value, bool], list[Product]] = {}
     for product in found:
@@ -117,7 +120,7 @@ def quantize_products(model: ir.Model, bits: Mapping[str, int], *, rounds: bool)
     for products in by_weight.values():
         matrix = products[0].matrix()
         tied = [node for node in tables if _is_same(node.inputs[0], matrix)]
-        offsets = sums and not tied and matrix.dtype == np.float32
+        offsets = not tied and matrix.dtype == np.float32
         name = str(products[0].weight.name)
         blocks = in_blocks(matrix, bits[name], offsets=offsets)
         stored = writer.store(name, blocks)
@@ -129,7 +132,7 @@ def quantize_products(model: ir.Model, bits: Mapping[str, int], *, rounds: bool)
         for node in tied:
             writer.look_up(node, blocks, stored)
             tables.remove(node)
-    if sums:  # Split has its sizes elsewhere as well
+    if default_opset(model) >= _AXES_INPUT:  # Split has its sizes elsewhere before
         pack_attentions(model)
     model.opset_imports.setdefault(_CONTRIB, 1)
     model.graph.opset_imports.setdefault(_CONTRIB, 1)
@@ -160,6 +163,7 @@ class _Writer:
 
     def __init__(self, model: ir.Model, *, rounds: bool) -> None:
         self._graph, self._names, self._rounds = model.graph, Names(model), rounds
+        self._opset = default_opset(model)
         self._numbers: dict[tuple[int, ...], ir.Value] = {}
         self._wide: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
 
@@ -212,7 +216,12 @@ class _Writer:
         if (graph, x) not in self._wide:
             nodes, shape = self._shape_of_blocks(x, rows)
             apart = ir.node("Reshape", [x, shape])
-            sums = ir.node("ReduceSum", [apart.outputs[0], self._integers(-1)], {"keepdims": 0})
+            inputs, how = [apart.outputs[0]], dict[str, Any](keepdims=0)
+            if self._opset < _AXES_INPUT:
+                how["axes"] = [-1]
+            else:
+                inputs.append(self._integers(-1))
+            sums = ir.node("ReduceSum", inputs, how)
             wide = ir.node("Concat", [x, sums.outputs[0]], {"axis": -1})
             insert(graph, x.producer(), *nodes, apart, sums, wide)
             self._wide[graph, x] = wide.outputs[0]

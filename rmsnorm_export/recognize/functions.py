@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from rmsnorm_export.op.spec import DOMAIN
+
 MOST_INLINED = 1 << 20
 """The end of counting: functions that call functions double with every few bytes of a file."""
+
+
+def is_own(function: ir.Function) -> bool:
+    """Return whether this package wrote a function: its values are named after the domain."""
+    names = ((value.name or "") for value in function.inputs)
+    return function.domain == DOMAIN and all(name.startswith(f"{DOMAIN}.") for name in names)
 
 
 def callees_first(model: ir.Model) -> list[ir.OperatorIdentifier]:

@@ -34,8 +34,6 @@ def native(ctx: Context, node: ir.Node) -> None:
     if isinstance(match, Refusal):
         ctx.opaque.append(match)
         return
-    if match is None:
-        return
     if match.quantized is None and match.rotary is None and match.beside is None:
         dtype = ir.DataType(match.dtype)
         view = ctx.view(match.x)
@@ -63,7 +61,7 @@ def _wide(ctx: Context, node: ir.Node, match: Match) -> Norm | None:
     return Norm(view, radial, dtype, dtype, events, scale, owner=match)
 
 
-def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
+def _match(ctx: Context, node: ir.Node) -> Match | Refusal:
     def opaque(reason: str, message: str, found: str) -> Refusal:
         return refuse(node, reason, message, found, "the node is left as it is", ctx.scope)
 
@@ -72,8 +70,6 @@ def _match(ctx: Context, node: ir.Node) -> Match | Refusal | None:
     if x is None or dtype not in FLOATS or depends_on_caller(node):
         found = "an attribute of the caller" if depends_on_caller(node) else ctx.describe(x)
         return opaque("type-unknown", "what the node computes is not known", found)
-    if own and node.op_identifier() in ctx.foreign:
-        return None
     beside = None
     if node.domain == MICROSOFT_DOMAIN and any(node.inputs[3:4]):
         # Its bias belongs to the sum, not to the norm.

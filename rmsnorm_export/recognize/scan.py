@@ -18,7 +18,7 @@ from rmsnorm_export.recognize.consts import Constants, depends_on_caller, standa
 from rmsnorm_export.recognize.context import Context
 from rmsnorm_export.recognize.facts import Candidate, Norm, Radial, Square, WeightedInverse
 from rmsnorm_export.recognize.finish import Fold, finish, unmatched
-from rmsnorm_export.recognize.functions import callees_first, reached
+from rmsnorm_export.recognize.functions import callees_first, is_own, reached
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.native import native
 from rmsnorm_export.recognize.neutral import NEUTRAL, earlier
@@ -98,14 +98,14 @@ def recognize(model: ir.Model, folds: Collection[Fold] = ("residual", "gate")) -
 def read_facts(model: ir.Model) -> Context:
     """Return the facts of every value, as far as it has one; norms have ended with their scale."""
     constants = Constants()
-    others = {key for key, function in model.functions.items() if function.domain != DOMAIN}
-    ctx = Context(constants, Types(model, constants), foreign=foreign_functions(model) | others)
+    foreign = frozenset(key for key, f in model.functions.items() if not is_own(f))
+    ctx = Context(constants, Types(model, constants), foreign=foreign)
     constants.info_of = ctx.types.info
     _graph(ctx, model.graph, "main", model)
     live = reached(model, NATIVE)
     for identifier in reversed(callees_first(model)):
         function = model.functions[identifier]
-        if function.domain == DOMAIN or identifier not in live:
+        if identifier not in foreign or identifier not in live:
             continue
         _seed(ctx, function, ctx.calls.get(identifier, []))
         scope = "::".join(part for part in identifier if part)
@@ -118,24 +118,11 @@ def read_facts(model: ir.Model) -> Context:
     return ctx
 
 
-def foreign_functions(model: ir.Model) -> frozenset[ir.OperatorIdentifier]:
-    """Functions in this package's domain that this package did not write.
-
-    Ours name every value after the domain (see ``op.body``).
-    """
-    return frozenset(
-        key
-        for key, function in model.functions.items()
-        if function.domain == DOMAIN
-        and not all((v.name or "").startswith(f"{DOMAIN}.") for v in function.inputs)
-    )
-
-
 def could_be_part(function: ir.Function) -> bool:
     """Return whether it is of a few operators that a norm is made of: where a chain goes on."""
     used, known = {(node.domain, node.op_type) for node in function}, (*_KNOWN, "Constant")
     fits = all(not d and op in known for d, op in used)
-    return fits and function.domain != DOMAIN and len(function) <= _SMALL
+    return fits and not is_own(function) and len(function) <= _SMALL
 
 
 def _is_part(ctx: Context, value: ir.Value) -> bool:
@@ -161,7 +148,7 @@ def _graph(ctx: Context, graph: ir.Graph | ir.Function, scope: str, model: ir.Mo
                     _transfer(ctx, node, in_function)
                 if node.op_type in _KNOWN:
                     continue
-            elif domain == DOMAIN:
+            elif domain == DOMAIN and node.op_identifier() not in ctx.foreign:
                 if node.op_type.startswith((*operators.KINDS, *operators.QUANTIZED_KINDS)):
                     native(ctx, node)
             elif domain == operators.MICROSOFT_DOMAIN and node.op_type == operators.SKIP_SIMPLIFIED:

@@ -13,9 +13,8 @@ from rmsnorm_export.lower.builder import NUMERICS_CLASS, REPLACES, SPELLING
 from rmsnorm_export.lower.lower import Lowered
 from rmsnorm_export.op.native import MICROSOFT_DOMAIN, SKIP_SIMPLIFIED
 from rmsnorm_export.op.spec import DOMAIN, OPSET_VERSION
-from rmsnorm_export.recognize.functions import reached
+from rmsnorm_export.recognize.functions import is_own, reached
 from rmsnorm_export.recognize.refusal import ANEW, FORMERLY
-from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.plan import Plan
 
 FUNCTION_IR_VERSION = 8
@@ -172,9 +171,9 @@ def _drop_uncalled(model: ir.Model, before: Collection[ir.OperatorIdentifier]) -
         model: changed.
         before: what was called; of this package's own functions every one goes that is not called.
     """
-    called, foreign = reached(model, frozenset()), foreign_functions(model)
+    called = reached(model, frozenset())
     for key in [key for key in model.functions if key not in called]:
-        if key in before or (key[0] == DOMAIN and key not in foreign):
+        if key in before or is_own(model.functions[key]):
             del model.functions[key]
     own = (node for node in nodes_of(model) if node.domain == DOMAIN)
     if not any(key[0] == DOMAIN for key in model.functions) and next(own, None) is None:

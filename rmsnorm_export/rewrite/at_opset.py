@@ -49,7 +49,9 @@ def plan_at_opset(loaded: LoadedModel, options: OptimizeOptions) -> tuple[Loaded
         )  # fmt: skip
         return loaded, dataclasses.replace(plan, refusals=tuple(refusals))
     plan = plan_rewrite(raised.model, options)
-    return (raised, plan) if plan.sites else (loaded, plan_rewrite(loaded.model, options))
+    if plan.sites or plan.kept:
+        return raised, plan
+    return loaded, plan_rewrite(loaded.model, options)
 
 
 def _spelled(loaded: LoadedModel) -> LoadedModel:

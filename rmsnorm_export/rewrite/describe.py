@@ -49,6 +49,8 @@ def describe_plan(
         op = norm.op_type if one_node else " ".join(node.op_type for node in site.nodes)
         fused.append(dataclasses.replace(described, op=op, proof=proofs.get(site)))
     kept = [_described_site(match, match.nodes[-1]) for match in plan.kept]
+    if not one_node:
+        kept = [dataclasses.replace(site, op=site.spelling) for site in kept]
     half = plan.still_in_half()
     return Report(
         source=loaded.description,

@@ -11,7 +11,7 @@ import dataclasses
 import onnx_ir as ir
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.graph.functions import inline
+from rmsnorm_export.graph.functions import inline, own_functions
 from rmsnorm_export.graph.load import LoadedModel
 from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.order import all_graphs, nodes_of, values_in
@@ -21,7 +21,6 @@ from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.op.spec import DOMAIN
 from rmsnorm_export.printable import first_line, plural
 from rmsnorm_export.recognize.refusal import FORMERLY, name_of
-from rmsnorm_export.recognize.scan import foreign_functions
 from rmsnorm_export.rewrite.legalize import Legalizer
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
@@ -100,8 +99,7 @@ def _rename_inlined(model: ir.Model) -> None:
 
 
 def _inline_own(model: ir.Model) -> ir.Model:
-    foreign = foreign_functions(model)
-    own = {key for key, f in model.functions.items() if f.domain == DOMAIN and key not in foreign}
+    own = {function.identifier() for function in own_functions(model)}
     if not own:
         return model
     for node in nodes_of(model):

@@ -16,6 +16,7 @@ from rmsnorm_export.graph.names import Names
 from rmsnorm_export.graph.opset import default_opset
 from rmsnorm_export.graph.order import nodes_of
 from rmsnorm_export.lower.lower import LowerContext, Lowered
+from rmsnorm_export.lower.plain import is_written
 from rmsnorm_export.lower.scales import lower_all
 from rmsnorm_export.lower.targets import TARGETS, TargetRow
 from rmsnorm_export.op.dtypes import round_to
@@ -23,10 +24,10 @@ from rmsnorm_export.op.spec import DOMAIN, FLOAT16, HALF_TYPES
 from rmsnorm_export.printable import plural
 from rmsnorm_export.recognize.consts import depends_on_caller
 from rmsnorm_export.recognize.finish import Fold
-from rmsnorm_export.recognize.functions import callees_first
+from rmsnorm_export.recognize.functions import callees_first, is_own
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, name_of, refuse
-from rmsnorm_export.recognize.scan import Recognition, could_be_part, foreign_functions, recognize
+from rmsnorm_export.recognize.scan import Recognition, could_be_part, recognize
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.rewrite.options import OptimizeOptions
 
@@ -46,8 +47,8 @@ class Plan:
         types: element types and shapes of its values.
         names: gives unique names in it.
         sites: norms with their new nodes.
-        kept: norms that are one node in the target's form, and stay it; some of them are written
-            anew and in ``sites`` as well.
+        kept: norms that are in the target's form, and stay in it; some of them are written anew and
+            in ``sites`` as well.
         refusals: why other nodes are left alone.
         unfolded: why the residual sums before ``kept``, and the quantizers after them, are no part
             of them; those of ``sites`` are in ``Lowered.unfolded``.
@@ -120,6 +121,8 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
     unfolded: list[Refusal] = []
     for match, part in parts.items():
         outcome = outcomes.get(match) or outcomes.get(part or match)
+        if row.form != "one node" and isinstance(outcome, Lowered) and is_written(outcome):
+            part = outcome.part
         fate = _fate(match, part, outcome, row)
         if isinstance(outcome, Refusal):
             if fate == "refused":
@@ -144,13 +147,13 @@ def plan_rewrite(model: ir.Model, options: OptimizeOptions) -> Plan:
 def _fate(
     match: Match, part: Match | None, outcome: Lowered | Refusal | None, row: TargetRow
 ) -> Literal["refused", "fused", "rewritten", "kept"]:
-    """Return what becomes of a norm, of which ``part`` is one node in the target's form already.
+    """Return what becomes of a norm, of which ``part`` is in the target's form already.
 
     ========= ======================================================================
     refused   it stays as it is: not one node, and the target cannot express it
     fused     one node takes its place, or the place of ``part`` and of more of the norm
     rewritten ``part`` stays one node, and is written anew with all that share its function
-    kept      ``part`` stays the node that it is
+    kept      ``part`` stays as it is
     ========= ======================================================================
     """
     if isinstance(outcome, Lowered) and (part is None or _holds_more(outcome, match, part)):
@@ -322,7 +325,8 @@ def _type_operands(types: Types, matches: Sequence[Match]) -> None:
 
 def _names_in_use(model: ir.Model, matches: Sequence[Match]) -> set[str]:
     """Return the operator names of this package's domain that nodes or functions keep."""
-    names = {name for _, name, _ in foreign_functions(model)}
+    functions = model.functions.values()
+    names = {one.name for one in functions if one.domain == DOMAIN and not is_own(one)}
     if DOMAIN in model.opset_imports:
         replaced = {match.nodes[-1] for match in matches}
         nodes = nodes_of(model)

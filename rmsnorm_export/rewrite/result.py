@@ -82,6 +82,7 @@ class Fusions:
         provider: ``cpu``, ``cuda``, ``webgpu`` or ``dml``.
         operators: how many nodes there were before and after, of operators that are new in the
             graph, and of norms and products of matrices.
+        nodes: how many there were of any operator, before and after.
         norms: norms that attention nodes compute themselves now (of queries and keys).
         residuals: residual sums that are in the node of their norm now, and were not before.
         left_out: ``rotary embeddings in attention nodes``, ``all of them``, or "".
@@ -94,6 +95,7 @@ class Fusions:
 
     provider: str
     operators: dict[str, tuple[int, int]]
+    nodes: tuple[int, int]
     norms: int
     residuals: int
     left_out: str = ""
@@ -109,10 +111,12 @@ class Fusions:
             f"{after} {name}" if not before else f"{name} {before} to {after}"
             for name, (before, after) in self.operators.items()
         ]
-        return f"fusions for {self.provider}: {', '.join(changes) or 'nothing changed'}"
+        before, after = self.nodes
+        folded = "" if before == after else f", and constants folded: {before:,} to {after:,} nodes"
+        return f"fusions for {self.provider}: {', '.join(changes) or f'nothing fused{folded}'}"
 
     def undone(self) -> str:
-        """Return that nothing changed, and why; "" where it did, or was not to."""
+        """Return that nothing was fused, and why; "" where it was, or was not to be."""
         nothing = self.problem and not self.operators
         return f"{self.summary()}: {self.problem}" if nothing else ""
 
@@ -150,7 +154,7 @@ class Report(Shown):
         target: the target asked for; None for ``inspect`` without one.
         numerics: loosest class allowed.
         fused: sites that became (``inspect``: would become) one node.
-        kept: norms that already were one node in the target's form.
+        kept: norms that already were in the target's form.
         refused: look-alikes, and norms that the target cannot express, with the reason.
         opset_before, opset_after: version of the default ONNX domain.
         nodes_before, nodes_after: nodes in the model, subgraphs and functions included, but not the
@@ -257,6 +261,14 @@ class Report(Shown):
         """Return those of ``unfolded`` that are a ``residual``, a ``quantizer`` or a ``rotary``."""
         return tuple(refusal for refusal in self.unfolded if refusal.kind in kinds)
 
+    def words(self) -> tuple[str, str]:
+        """Return what was done, or can be, to the norms in ``fused``; and what those in ``kept``
+        are already."""
+        form = TARGETS[self.target or "portable"].form
+        if form == "one node":
+            return "fusable" if self.planned else "fused", f"already {form}"
+        return "can be written out" if self.planned else "written out", f"already {form}"
+
     def headline(self) -> str:
         """The line that says it all, e.g. ``9 of 9 RMSNorms, 8 of 8 residuals are one node``.
 
@@ -279,8 +291,9 @@ class Report(Shown):
             if every := held + max(len(self.apart(kind)) - moved, 0):
                 counts.append(f"{held} of {plural(every, noun)}")
         verb = "can be" if self.planned else "are" if total > 1 or counts[1:] else "is"
-        parts = [f"{fused} {'fusable' if self.planned else 'fused'}"] if kept or refused else []
-        words = {"in attention": inside, "already one node": kept, "refused": refused}
+        done, already = self.words()
+        parts = [f"{fused} {done}"] if kept or refused else []
+        words = {"in attention": inside, already: kept, "refused": refused}
         parts += [f"{count} {what}" for what, count in words.items() if count]
         line = f"{', '.join(counts)} {verb} {form}"
         return f"{line}: {', '.join(parts)}{aside}" if parts else line + aside

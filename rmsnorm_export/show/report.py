@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 
 from packaging.version import Version
 
-from rmsnorm_export.lower.targets import TARGETS
 from rmsnorm_export.op.numerics import NUMERICS_ORDER
 from rmsnorm_export.precision.result import Precision
 from rmsnorm_export.printable import one_line, plural, short
@@ -62,11 +61,8 @@ def report_blocks(report: Report, *, verbose: int = 0, output: Sequence[str] = (
 
 def _listed(report: Report, *, detailed: bool) -> list[Block]:
     """Return the sites in groups; ``detailed``: of what was done, too, and a table of all."""
-    done = "fusable" if report.planned else "fused"
-    if TARGETS[report.target or "portable"].form != "one node":
-        done = "can be written out" if report.planned else "written out"
     blocks: list[Block] = []
-    for title, sites in ((done, report.fused), ("already one node", report.kept)):
+    for title, sites in zip(report.words(), (report.fused, report.kept), strict=True):
         if sites and (report.planned or detailed):
             blocks += titled(f"{title} ({len(sites)})", group_blocks(sites))
     return blocks + (site_blocks(report) if detailed else [])

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import onnx
 
 from tests.recognize import text_models as text
+from tests.tools.tables import table
 
-TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TABLE: dict[str, Any] = table(__file__)
 PLAIN: dict[str, Any] = {}
 """The case that is the norm itself."""
 

@@ -6,7 +6,6 @@ import os
 import shlex
 from pathlib import Path
 
-import msgspec.toml
 import numpy as np
 import onnx
 import onnxruntime
@@ -15,10 +14,11 @@ from graph.folders import snapshot
 
 from rmsnorm_export.errors import BackendMissingError, RequirementError
 from tests.engine.conftest import needs_rtx
+from tests.tools.tables import table
 
 from .conftest import Run, model
 
-TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TABLE = table(__file__)
 WITHOUT_CUDA = pytest.mark.skipif(
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
     reason="this onnxruntime has CUDA",

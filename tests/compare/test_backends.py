@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -26,10 +25,11 @@ from rmsnorm_export.errors import BackendMissingError, InputError, UsageError
 from rmsnorm_export.tensorrt.engine.backends import gpu_visible
 from rmsnorm_export.tensorrt.engine.result import read_record
 from tests.engine.conftest import RTX_INSTALLED, needs_rtx
+from tests.tools.tables import table
 
 from .broken import begins_at, chain, set_epsilon
 
-TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TABLE: dict[str, Any] = table(__file__)
 
 on_gpu = pytest.mark.skipif(not (RTX_INSTALLED and gpu_visible()), reason="runs engines on a GPU")
 no_gpu = pytest.mark.skipif(gpu_visible(), reason="what is said without a GPU")

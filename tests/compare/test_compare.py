@@ -20,26 +20,14 @@ from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from rmsnorm_export.records import from_json, to_json
 from rmsnorm_export.runtime.metrics import compare_arrays
 from rmsnorm_export.show import headline_of
+from tests.tools.tables import table
 
 from .broken import fill
 
 CHAIN = "{core}\n  y = Mul (v, w)"
 FUSED = "  y = SimplifiedLayerNormalization <epsilon = 0.000001> (x, w)"
 
-DECODER = """<ir_version: 10, opset_import: ["" : 18]>
-decoder (int64[batch, sequence] ids, int64[batch, whole] mask,
-         float[batch, 2, past, 4] past_key)
-  => (float[batch, sequence, 8] hidden, float[batch, 2, total, 4] key, int64[batch, sequence] top)
-<int64[4] shape = {0, 0, 2, 4}, int64[2] places = {1, 3}> {
-  hidden = Gather (table, ids)
-  heads = Reshape (hidden, shape)
-  new_key = Transpose <perm = [0, 2, 1, 3]> (heads)
-  all_keys = Concat <axis = 2> (past_key, new_key)
-  seen_0 = Cast <to = 1> (mask)
-  seen = Unsqueeze (seen_0, places)
-  key = Mul (all_keys, seen)
-  top = ArgMax <axis = -1, keepdims = 0> (hidden)
-}"""
+DECODER = table(__file__)["decoder"]
 
 
 def decoder(factor: float = 1.0) -> ir.Model:

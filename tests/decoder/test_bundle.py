@@ -23,6 +23,7 @@ from rmsnorm_export.decoder.bundle import open_folder
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, input_candidates
 from rmsnorm_export.runtime.sizes import ONE_POINT
+from tests.tools.tables import table
 
 N, VOCABULARY = 8, 16  # small tensors, which stay external, too
 METADATA = {
@@ -32,23 +33,7 @@ METADATA = {
 
 
 CACHE = "past_key_values.layers.0.keys"
-NORM = """
-<ir_version: 9, opset_import: ["": 17]>
-g (int64[batch, {length}] input_ids{inputs})
-=> (float[batch, {length}, 16] logits, float[batch, {total}, 8] "output.{cache}")
-<float two = {{2}}, float eps = {{1e-5}},
- float[8] "norm.weight" = {{0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.4}}>
-{{
-    x = Gather(table, input_ids)
-    square = Pow(x, two)
-    mean = ReduceMean<axes = [-1], keepdims = 1>(square)
-    sum = Add(mean, eps)
-    root = Sqrt(sum)
-    normal = Div(x, root)
-    y = Mul(normal, "norm.weight")
-    logits = MatMul(y, head)
-    "output.{cache}" = {store}
-}}"""
+NORM = table(__file__)["norm"]
 
 
 def graph(table: TensorProto, head: TensorProto, *, decode: bool) -> onnx.ModelProto:

@@ -29,10 +29,12 @@ from rmsnorm_export.proof.comparison import opened
 from rmsnorm_export.rewrite.result import Fusions
 from rmsnorm_export.runtime.session import run_session
 from tests.decoder.conftest import Folder, model_of
+from tests.tools.tables import table
 from toolbox.trained import INSTALL, trained_model
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 
+GRAPHS = table(__file__)
 THOROUGH = pytest.mark.thorough
 STEPS = [
     "exporting to ONNX",
@@ -87,21 +89,8 @@ def test_one_graph_is_fused_as_two_are(
 )
 def test_rows_that_see_nothing_are_not_chosen(low: str, sums: str, kept: bool) -> None:
     """With -inf ONNX Runtime 1.30 and before give nan there, which spreads to other rows."""
-    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
-        g (float[1, s, 32] x, float[1, 2, past, 16] k, float[1, 2, past, 16] v, int32[1] length,
-           int32 total, int64[1, t] attention_mask, int64[1, t] others) => (float[1, s, 32] y)
-        <float low = {{{low}}}, float zero = {{0}}, float one = {{1}}, int64[2] axes = {{1, 2}},
-         int64[1] last = {{-1}}, int64[3] narrow = {{0, 0, 1}}> {{
-          flat = Cast <to = 9> (attention_mask) rows = Unsqueeze (flat, axes)
-          marks = Cast <to = 9> (others) other_rows = Unsqueeze (marks, axes)
-          hidden = Not (rows) bias = Where (hidden, low, zero)
-          seen = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 2>
-            (x, x, x, k, v, length, total, , , , bias)
-          counted = Cast <to = 1> ({"rows" if sums == "rows" else "other_rows"})
-          count = ReduceSum (counted, last) nothing = Less (count, one)
-          apart = Reshape (nothing, narrow) chosen = Where (apart, zero, seen)
-          y = Identity (chosen)
-        }}""")
+    mask = "rows" if sums == "rows" else "other_rows"
+    model = ir.from_onnx_text(GRAPHS["unseen"].replace("LOW", low).replace("SUMS", mask))
     by_name = {value.name: value for node in model.graph for value in node.outputs}
     by_name["chosen"].shape = ir.Shape([1, "s", 32])
     leave_unseen_rows(model)
@@ -165,19 +154,8 @@ def test_a_prompt_that_fills_a_cache_of_fixed_size_attends_to_its_own_tokens(
 
 def attention(split: str, scores: str = "product") -> ir.Model:
     """One layer; of its queries nothing but ``split`` says how many heads they are."""
-    model = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["" : 20]>
-        g (float[batch, sequence, 32] x, int64[4] sizes, float[batch, 2, past, 16] past_k,
-           float[batch, 2, past, 16] past_v)
-        => (float[batch, sequence, 32] y, float[a, b, c, d] k, float[e, f, g, h] v)
-        <int64[4] two_heads = {{0, 0, 2, 16}}, int64[3] whole = {{0, 0, -1}}, float cap = {{3}}>
-        {{
-          heads = Reshape (x, {split}) q = Transpose <perm = [0, 2, 1, 3]> (heads)
-          k = Concat <axis = 2> (past_k, q) v = Concat <axis = 2> (past_v, q)
-          turned = Transpose <perm = [0, 1, 3, 2]> (k) product = MatMul (q, turned)
-          small = Div (product, cap) bent = Tanh (small) capped = Mul (bent, cap)
-          weights = Softmax <axis = -1> ({scores}) seen = MatMul (weights, v)
-          back = Transpose <perm = [0, 2, 1, 3]> (seen) y = Reshape (back, whole)
-        }}""")
+    text = GRAPHS["attention"].replace("SPLIT", split).replace("SCORES", scores)
+    model = ir.from_onnx_text(text)
     for value in (*model.graph.inputs, *model.graph.outputs):
         name = str(value.name)
         if name[-1] in "kv":
@@ -190,6 +168,7 @@ def test_heads_that_are_not_known_are_refused_before_anything_runs() -> None:
     """As in a graph of TorchScript's exporter: no fusion of transformers takes one."""
     _, fusions = fuse(attention("sizes"), "cpu")
     assert (fusions.left_out, fusions.operators) == ("all of them", {})
+    assert fusions.summary().endswith("nothing fused")
     assert UNKNOWN in fusions.problem
     assert not fusions.compared
     _, fusions = fuse(attention("two_heads"), "cpu")

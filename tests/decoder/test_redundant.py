@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -13,6 +11,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from rmsnorm_export.decoder.redundant import drop_redundant
 from rmsnorm_export.runtime.session import load_session, run_session
+from tests.tools.tables import table
 
 _LONG, _INT = np.iinfo(np.int64), np.iinfo(np.int32)
 _TEXT = """<ir_version: 9, opset_import: ["" : 18]>
@@ -45,7 +44,7 @@ def operators(model: ir.Model) -> list[str]:
     return [node.op_type for node in model.graph if node.op_type != "Constant"]
 
 
-TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TABLE: dict[str, Any] = table(__file__)
 SUMS, ALIKE, FEWER, KEPT = (TABLE[name] for name in ("sums", "alike", "fewer", "kept"))
 
 

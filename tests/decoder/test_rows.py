@@ -10,6 +10,7 @@ import pytest
 
 from rmsnorm_export.decoder.grouped import group_heads
 from rmsnorm_export.decoder.rows import write_rows
+from tests.tools.tables import table
 
 ROOM, HEADS, WIDTH = 11, 3, 5
 CACHE, NEW = f"float[batch, {HEADS}, {ROOM}, {WIDTH}]", f"float[batch, {HEADS}, tokens, {WIDTH}]"
@@ -105,32 +106,12 @@ VIEWS = {
 
 def attention(group: int, view: str, axis: int = 2) -> ir.Model:
     """As transformers repeats keys and values, and PyTorch's exporters turn them."""
-    heads, cache = SHARED * group, f"float[batch, {SHARED}, {PLACES}, {WIDTH}]"
+    heads = SHARED * group
     copied = f"{SHARED}, {group}" if axis == 2 else f"{group}, {SHARED}"
-    text = f"""<ir_version: 10, opset_import: ["" : 20]>
-    g (float[batch, {heads}, rows, {WIDTH}] queries, {cache} k, {cache} v,
-       float[rows, {PLACES}] mask)
-      => (float[batch, {heads}, rows, {WIDTH}] y)
-    <int64[1] axis = {{{axis}}}, float factor = {{0.25}}, int64[1] whole = {{{heads}}},
-     int64[2] ways = {{{copied}}}, int64[2] sizes = {{{PLACES}, {WIDTH}}},
-     int64[3] flat_sizes = {{-1, {PLACES}, {WIDTH}}},
-     int64[4] turned_sizes = {{-1, {heads}, {WIDTH}, {PLACES}}}> {{
-      batch = Shape <start = 0, end = 1> (k)
-      wide = Concat <axis = 0> (batch, ways, sizes)
-      four = Concat <axis = 0> (batch, whole, sizes)
-      k_apart = Unsqueeze (k, axis)
-      v_apart = Unsqueeze (v, axis)
-      k_wide = Expand (k_apart, wide)
-      v_wide = Expand (v_apart, wide)
-      keys = Reshape (k_wide, four)
-      values = Reshape (v_wide, four)
-      {view}
-      scaled = Mul (turned, factor)
-      scores = MatMul (queries, scaled)
-      masked = Add (scores, mask)
-      shares = Softmax (masked)
-      y = MatMul (shares, values)
-    }}"""
+    words = {"HEADS": heads, "COPIED": copied, "AXIS": axis, "VIEW": view}
+    text = table(__file__)["shared"]
+    for word, value in words.items():
+        text = text.replace(word, str(value))
     return ir.from_onnx_text(text)
 
 

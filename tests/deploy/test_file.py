@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import pytest
 
 import rmsnorm_export as rx
@@ -14,8 +13,9 @@ from rmsnorm_export.cli.main import main
 from rmsnorm_export.deploy.settings import STEPS, TABLES, read_settings
 from rmsnorm_export.options import entries, names_in, written
 from tests.deploy.models import write
+from tests.tools.tables import table
 
-WRONG: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+WRONG: dict[str, Any] = table(__file__)
 
 
 @pytest.mark.parametrize("case", WRONG)

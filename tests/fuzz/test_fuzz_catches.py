@@ -115,7 +115,7 @@ def reshaped(model: ir.Model) -> None:
     appended(model, "Reshape", shape)
 
 
-@crossed(2, order=["llama", "gemma"], dtype=["float32", "float64", "float16", "bfloat16"])
+@crossed(4, order=["llama", "gemma"], dtype=["float32", "float64", "float16", "bfloat16"])
 def test_what_is_right_is_no_finding(order: str, dtype: str) -> None:
     """With every target, class and proof; nothing compared would be no finding either."""
     case = norm(order, dtype, opset=23)

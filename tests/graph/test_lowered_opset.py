@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -19,6 +17,7 @@ from rmsnorm_export.rewrite.converted import check_conversion
 from rmsnorm_export.runtime.session import load_session
 from tests.rewrite.old_forms import onnx_tests
 from tests.sample import crossed
+from tests.tools.tables import table
 
 WEIGHT = "<float[8] w = {1, 2, 3, 4, 5, 6, 7, 8.5}>"
 NORM = """<ir_version: 10, opset_import: ["" : OPSET]>
@@ -98,7 +97,7 @@ def test_what_prevents_it_is_named(body: str, opset: int, found: str) -> None:
     assert f"to opset {opset}" in caught.value.found
 
 
-LACKING: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+LACKING: dict[str, Any] = table(__file__)
 
 
 @crossed(2, name=[*LACKING], dtype=["float", "float16"])

@@ -14,6 +14,7 @@ from rmsnorm_export.lower.targets import TARGETS, Target
 from rmsnorm_export.op.numerics import Numerics
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT, FLOAT16, NormSpec
 from rmsnorm_export.recognize.refusal import Refusal, name_of
+from tests.tools.tables import table
 
 replace = dataclasses.replace
 BOTH: tuple[Target, ...] = ("onnx", "ort")
@@ -34,7 +35,7 @@ def source(dtype: int = FLOAT, gain: Any = (123,), **options: Any) -> Source:
     fields = {field.name for field in dataclasses.fields(Source)}
     own = {name: options.pop(name) for name in list(options) if name in fields}
     rng = np.random.default_rng(7)
-    if gain is not None:
+    if gain:
         own["gain"] = rng.standard_normal(gain)
     if options.pop("biased", False):
         own["bias"] = rng.standard_normal(123)
@@ -45,44 +46,15 @@ FOUR: dict[str, Any] = {"shape": (2, 3, 5, 7)}
 HALF, WIDE_GAIN = {"dtype": FLOAT16}, {"gain_dtype": FLOAT}
 LATE, RSTD, IN_F64 = {"scale_before_cast": True}, {"round_rstd": True}, {"stash_type": DOUBLE}
 
-FORMS: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
-    "f32": ({}, "exact", "exact", "plain", "plain"),
-    "f32 weightless": ({"gain": None}, "exact", "exact", "plain", "plain"),
-    "f32, f16 gain": ({"gain_dtype": FLOAT16}, "exact", "exact", "plain", "plain"),
-    "f64": ({"dtype": DOUBLE, **IN_F64}, "exact", "exact", "plain", "plain"),
-    "f16 llama": (HALF, "reordered", "reordered", "plain", "plain"),
-    "f16 llama, exact": (HALF, "exact", "exact", "split", "split"),
-    "f16 llama, f32 gain": (HALF | WIDE_GAIN, "exact", "exact", "split", "split"),
-    "f16 gemma": (HALF | LATE, "exact", "exact", "wide", "plain"),
-    "f16 gemma, f32 gain": (HALF | LATE | WIDE_GAIN, "exact", "exact", "wide", "wide"),
-    "bf16 gemma": ({"dtype": BFLOAT16, **LATE}, "exact", "exact", "wide", "plain"),
-    "bf16 weightless": ({"dtype": BFLOAT16, "gain": None}, "exact", "exact", "wide", "plain"),
-    "f16 in f64": (HALF | IN_F64, "upcast", "exact", "split", "split"),
-    "f32 in f64, gemma": (IN_F64 | LATE, "upcast", "exact", "wide", "wide"),
-    "f16 rstd": (HALF | RSTD | {"gain": None}, "reordered", "reordered", "plain", "plain"),
-    "f16 rstd, gain": (HALF | RSTD, "upcast", "upcast", "plain", "plain"),
-    "f16 throughout": (HALF | {"stash_type": FLOAT16}, "upcast", "upcast", "plain", "plain"),
-    "several axes": (FOUR | {"gain": (5, 7), "axis": -2}, "exact", "exact", "plain", "plain"),
-    "axes weightless": (FOUR | {"gain": None, "axis": -3}, "exact", "exact", "plain", "plain"),
-    "several axes, leading one": (
-        FOUR | {"gain": (1, 5, 7), "axis": -2}, "exact", "exact", "shaped", "shaped"),
-    "leading ones": ({"gain": (1, 1, 123)}, "exact", "exact", "shaped", "shaped"),
-    "f16, leading one": (HALF | {"gain": (1, 123)}, "reordered", "reordered", "shaped", "shaped"),
-    **{f"rank {len(shape)}": ({"gain": (7,), "shape": shape}, "exact", "exact", "plain", "plain")
-       for shape in ((7,), (5, 7), (2, 5, 7), (2, 3, 5, 7))},
-    **{f"row of {n}, {dtype}": (
-        {"dtype": dtype, "gain": (n,), "shape": (6, n)}, "reordered", numerics, "plain", "plain")
-       for n in (2, 3, 111, 199, 4104)
-       for dtype, numerics in ((FLOAT, "exact"), (FLOAT16, "reordered"))},
-}  # fmt: skip
-"""A source, the loosest class allowed, the class of the result, its form for onnx and for ort."""
+FORMS: dict[str, Any] = table(__file__)
+TYPES = {"FLOAT": FLOAT, "FLOAT16": FLOAT16, "BFLOAT16": BFLOAT16, "DOUBLE": DOUBLE}
 
 
 @pytest.mark.parametrize("target", BOTH)
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name: str, target: Target) -> None:
     options, numerics, numerics_class, *forms = FORMS[name]
-    norm = source(**options)
+    norm = source(**{key: TYPES.get(str(value), value) for key, value in options.items()})
     built = build(norm)
     lowered = built.lowered(target, numerics)  # type: ignore[arg-type]
     assert ops(lowered) == written(forms[BOTH.index(target)], target)

@@ -58,7 +58,7 @@ def most_steps(case):
     return 2
 
 
-@sampled("opset, separate", itertools.product(CHANGES, (True, False)), SAMPLE)
+@sampled("opset, separate", itertools.product(CHANGES, (True, False)), {(13, True), (24, False)})
 def test_rounds_exactly_where_the_reference_does(opset, separate):
     """In NumPy, node by node; test_spellings runs bodies of all types in ONNX Runtime."""
     differing, every = [], variants()

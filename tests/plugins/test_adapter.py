@@ -82,14 +82,11 @@ def test_what_the_builder_asks(player: Player, op: str) -> None:
 
 def test_nodes_that_are_taken_and_refused(player: Player) -> None:
     """Each case changes one thing in a node that is configured."""
-    cases = [
-        *((*case[:3], (2, 4, 64), *case[3:]) for case in adapter_cases.CHANGED),
-        *((*case[:4], dict, case[4]) for case in adapter_cases.OF_SIZES),
-    ]
-    for op, fields, weights, sizes, change, word in cases:
+    for op, fields, weights, sizes, changes, word in adapter_cases.NODES:
         node = Node(op, fields)
         assert player.create(op, node.fields)
-        tensors = change(node.tensors(HALF, HALF, weights, sizes))
+        tensors = node.tensors(HALF, HALF, weights, tuple(sizes))
+        tensors = adapter_cases.changed(tensors, changes)
         inputs = len(tensors) - len(node.roles(weights)[1])
         answer = player.ask("configure", "a", inputs, *tensors.values())
         assert (answer == "0") == (not word), (op, fields, word)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import re
 import shutil
 from typing import Any
 
-import msgspec.toml
 import pytest
 
 from rmsnorm_export.op.spec import NormSpec
 from tests.plugins import kernel_build
 from tests.plugins.kernel_cases import job_for, rotary_job
 from tests.sample import sampled
+from tests.tools.tables import table
 from toolbox.driver import BF16, F16, F32, Driver, RefusalError
 
-REFUSED: dict[str, dict[str, list[dict[str, Any]]]] = msgspec.toml.decode(
-    pathlib.Path(__file__).with_suffix(".toml").read_bytes()
-)
+REFUSED: dict[str, dict[str, list[dict[str, Any]]]] = table(__file__)
 NORM, ROTARY = REFUSED["norm"], REFUSED["rotary"]
 
 

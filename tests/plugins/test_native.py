@@ -8,7 +8,6 @@ import pathlib
 import shutil
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -21,6 +20,7 @@ from rmsnorm_export.runtime.metrics import ulp_distance
 from tests.plugins import kernel_build
 from tests.plugins.native_fuzz import fuzz_in_a_process, set_attributes
 from tests.plugins.native_process import EPSILON, TYPES, defined, run
+from tests.tools.tables import table
 from toolbox.node_model import node_model
 
 
@@ -104,9 +104,7 @@ def test_a_suffixed_name_has_the_kernel_and_a_literal_keeps_its_body(
         assert run(native_library, model, feeds)["y"].shape == x.shape
 
 
-REFUSED: dict[str, dict[str, dict[str, Any]]] = msgspec.toml.decode(
-    pathlib.Path(__file__).with_suffix(".toml").read_bytes()
-)
+REFUSED: dict[str, dict[str, dict[str, Any]]] = table(__file__)
 
 
 @pytest.mark.parametrize(

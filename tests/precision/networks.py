@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,21 +16,16 @@ import rmsnorm_export as rx
 from rmsnorm_export.graph.order import all_graphs
 from rmsnorm_export.precision.result import Kept, Precision
 from rmsnorm_export.runtime.session import load_session
+from tests.tools.tables import table
 
 ROWS = 16
 TARGETS = ("portable", "onnx", "ort", "plain")
-NORM = """
-  P_square = Mul (P_in, P_in)
-  P_mean = ReduceMean <axes = [-1]> (P_square)
-  P_sum = Add (P_mean, least)
-  P_root = Sqrt (P_sum)
-  P_normed = Div (P_in, P_root)
-  P_out = Mul (P_normed, scale)
-"""
+BODIES: dict[str, str] = table(__file__)
 
 
 def parsed(body: str, io: str, weights: Mapping[str, Any], opset: int = 17) -> onnx.ModelProto:
     """A model with these stored tensors; ``io`` are its inputs and outputs."""
+    body = re.sub(r"NORM (\w+) (\w+)", _norm, body)
     model = onnx.parser.parse_model(
         f'<ir_version: 9, opset_import: ["" : {opset}]> g {io} {{ {body} }}'
     )
@@ -38,8 +34,8 @@ def parsed(body: str, io: str, weights: Mapping[str, Any], opset: int = 17) -> o
     return model
 
 
-def norm(name: str, source: str) -> str:
-    return NORM.replace("P_in", source).replace("P_", f"{name}_")
+def _norm(named: re.Match[str]) -> str:
+    return BODIES["norm"].replace("P_in", named[2]).replace("P_", f"{named[1]}_")
 
 
 def weight(*shape: int, seed: int = 0, size: float = 1.0) -> np.ndarray:
@@ -49,27 +45,10 @@ def weight(*shape: int, seed: int = 0, size: float = 1.0) -> np.ndarray:
 
 def network(stream: float = 1.0) -> onnx.ModelProto:
     """Two residual blocks with norms and attention; ``stream`` scales what is added first."""
-    body = f"""
-      h0 = Add (x, first)
-      {norm("a", "h0")}
-      q = MatMul (a_out, wq)
-      k = Transpose <perm = [1, 0]> (a_out)
-      scores = MatMul (q, k)
-      p = Softmax (scores)
-      v = MatMul (p, a_out)
-      o = MatMul (v, wo)
-      big = Mul (o, stream)
-      h1 = Add (h0, big)
-      {norm("b", "h1")}
-      u = MatMul (b_out, wu)
-      h2 = Add (h1, u)
-      {norm("c", "h2")}
-      y = MatMul (c_out, wy)
-    """
     own = {"first": weight(1, ROWS), "stream": np.float32(stream), "least": np.float32(1e-6)}
     own |= {f"w{name}": weight(ROWS, ROWS, seed=i) for i, name in enumerate("qouy")}
     own["scale"] = np.linspace(0.5, 1.5, ROWS, dtype=np.float32)
-    return parsed(body, f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    return parsed(BODIES["blocks"], f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
 
 
 def converted(model: onnx.ModelProto, **options: Any) -> tuple[ir.Model, Precision, bytes]:
@@ -130,13 +109,6 @@ def operators(kept_nodes: Mapping[str, Kept]) -> list[str]:
 
 def one_sum() -> onnx.ModelProto:
     """A residual sum that is 60,000 times the input, and its norm."""
-    body = f"""
-      h = MatMul (x, wh)
-      big = Mul (h, stream)
-      sum = Add (big, h)
-      {norm("a", "sum")}
-      y = MatMul (a_out, wy)
-    """
     own = {"stream": np.float32(6e4), "least": np.float32(1e-6), "scale": np.ones(ROWS, np.float32)}
     own |= {"wh": weight(ROWS, ROWS), "wy": weight(ROWS, ROWS, seed=1)}
-    return parsed(body, f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    return parsed(BODIES["one_sum"], f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)

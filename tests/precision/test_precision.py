@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from onnx import numpy_helper
 
 import rmsnorm_export as rx
 from tests.precision.networks import (
+    BODIES,
     ROWS,
     TARGETS,
     converted,
@@ -29,6 +29,7 @@ from tests.precision.networks import (
     weight,
     x_of,
 )
+from tests.tools.tables import table
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -77,20 +78,8 @@ def test_the_sum_overflows_where_the_given_inputs_do_not_show_it() -> None:
 
 def test_weights_that_several_read_are_stored_once() -> None:
     """A tied embedding; a number that both types read is stored in both."""
-    body = """
-      e = Gather (table, ids)
-      t = Transpose <perm = [1, 0]> (table)
-      s = MatMul (e, t)
-      doubled = Mul (s, two)
-      p = Softmax (doubled)
-      halved = Div (p, two)
-      c = Cos (angle)
-      turned = Mul (c, two)
-      o = Add (halved, turned)
-      y = MatMul (o, table)
-    """
     own = {"table": weight(20, ROWS), "two": np.float32(2), "angle": np.float32(0.5)}
-    model = parsed(body, f"(int64[n] ids) => (float[n, {ROWS}] y)", own)
+    model = parsed(BODIES["tied"], f"(int64[n] ids) => (float[n, {ROWS}] y)", own)
     new, _, content = converted(model)
     assert share_off(model, content, {"ids": np.arange(5)}) < 2e-3
     stored = new.graph.initializers
@@ -119,19 +108,8 @@ def test_a_weight_beyond_the_type_stays_float32_with_what_reads_it() -> None:
 
 def test_an_epsilon_that_float16_loses_stays_float32() -> None:
     """Where a norm is none of ours, here LayerNorm by nodes: a row of zeros is no NaN."""
-    body = """
-      h = MatMul (x, w)
-      m = ReduceMean <axes = [-1]> (h)
-      d = Sub (h, m)
-      s = Mul (d, d)
-      v = ReduceMean <axes = [-1]> (s)
-      e = Add (v, least)
-      r = Sqrt (e)
-      n = Div (d, r)
-      y = MatMul (n, w)
-    """
     own = {"w": weight(ROWS, ROWS), "least": np.float32(1e-9)}
-    model = parsed(body, f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    model = parsed(BODIES["layer_norm"], f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
     _, precision, content = converted(model)
     assert operators(kept(precision, "range")) == ["Add", "Div", "Sqrt"]
     feeds = x_of(3, ROWS)
@@ -147,15 +125,7 @@ def test_angles_and_indices_are_computed_in_float32(kind: str) -> None:
         "Cos": "far = Identity (column) c = Cos (far) g = Mul (e, c)",
         "Cast": "far = Identity (f) i = Cast <to = 7> (far) r = Gather (table, i) g = Add (r, s)",
     }
-    body = f"""
-      e = Gather (table, ids)
-      f = Cast <to = 1> (ids)
-      column = Unsqueeze (f, last)
-      t = Mul (e, column)
-      s = Mul (t, small)
-      {end[kind]}
-      y = MatMul (g, w)
-    """
+    body = BODIES["far"].replace("STEPS", end[kind])
     own = {"table": table, "w": weight(ROWS, ROWS, seed=1), "last": np.array([1])}
     own["small"] = np.float32(1e-3)
     model = parsed(body, f"(int64[n] ids) => (float[n, {ROWS}] y)", own)
@@ -165,15 +135,15 @@ def test_angles_and_indices_are_computed_in_float32(kind: str) -> None:
     assert precision.products_kept == 0
 
 
-BODIES: dict[str, str] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+NESTED: dict[str, str] = table(__file__)
 
 
-@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("kind", NESTED)
 @pytest.mark.parametrize("stream", [1.0, 3e4])
 def test_bodies_are_converted_and_kept_as_the_graph_is(kind: str, stream: float) -> None:
     own = {"w": weight(ROWS, ROWS), "stream": np.float32(stream), "first": weight(1, ROWS)[0]}
     own |= {"zero": np.array([0]), "one": np.array([1])}
-    model = parsed(BODIES[kind], f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
+    model = parsed(NESTED[kind], f"(float[n, {ROWS}] x) => (float[n, {ROWS}] y)", own)
     feeds = x_of(3, ROWS)
     new, precision, content = converted(model, inputs=[feeds])
     assert share_off(model, content, feeds) < 2e-3

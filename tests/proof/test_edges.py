@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -16,12 +14,13 @@ from rmsnorm_export.op.dtypes import numpy_dtype
 from rmsnorm_export.op.spec import BFLOAT16, DOUBLE, FLOAT16, NormSpec
 from rmsnorm_export.runtime.session import run_onnxruntime
 from tests.sample import crossed
+from tests.tools.tables import table
 
 TARGETS = ("portable", "onnx", "ort")
 
 BODIES: dict[str, str] = {
     "plain": PLAIN,
-    **msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes()),
+    **table(__file__),
 }
 
 

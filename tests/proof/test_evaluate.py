@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import ml_dtypes
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -18,8 +15,9 @@ from rmsnorm_export.op.reference import reference_exact
 from rmsnorm_export.op.spec import BFLOAT16, FLOAT16, NormSpec
 from rmsnorm_export.proof.evaluate import run_float64, run_numpy
 from rmsnorm_export.runtime.session import NoKernelError, run_onnxruntime
+from tests.tools.tables import table
 
-ONE_EACH: dict[str, str] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+ONE_EACH: dict[str, str] = table(__file__)
 EXTRA = ", int64[1] i0 = {0}, int64[1] n = {96}, int64[2] turned = {1, 0}"
 EXTRA += ", int64[4] quads = {0, 0, -1, 4}"
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -26,6 +24,7 @@ from rmsnorm_export.proof.feeds import Layout
 from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.recognize.scan import recognize
 from tests.sample import crossed
+from tests.tools.tables import table
 
 RMS = "RMSNormalization <epsilon = 0.000001>"
 
@@ -179,7 +178,7 @@ def test_the_default_epsilon_is_a_float32(target: Target) -> None:
 
 # Right rewrites whose proof needs more than the nodes of the site, and those that have none.
 
-MODELS: dict[str, str] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+MODELS: dict[str, str] = table(__file__)
 
 
 def optimized(name: str, **options: Any) -> rx.Report:

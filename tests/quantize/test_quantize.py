@@ -20,23 +20,11 @@ from rmsnorm_export.quantize.left import MOST_TRIALS, Loss, left_out
 from rmsnorm_export.quantize.result import QUANTIZED_RTOL
 from rmsnorm_export.runtime.session import load_session, run_session
 from tests.deploy.models import FACTORY, write
+from tests.tools.tables import table
 
 pytest.importorskip("onnxscript")
 
-TEXT = """
-<ir_version: 9, opset_import: ["": 20]>
-g (TYPE[tokens, 64] x) => (TYPE[tokens, 72] y) {
-  square = Mul(x, x)
-  axes = Constant<value_ints = [-1]>()
-  mean = ReduceMean(square, axes)
-  sum = Add(mean, least)
-  root = Sqrt(sum)
-  normed = Div(x, root)
-  scaled = Mul(normed, scale)
-  turned = Transpose<perm = [1, 0]>(weight)
-  y = MatMul(scaled, turned)
-}
-"""
+TEXT = table(__file__)["text"]
 KINDS: tuple[Literal["int4", "int8"], ...] = ("int4", "int8")
 
 

@@ -12,20 +12,19 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 from onnx import parser
 
 import rmsnorm_export as rx
+from tests.tools.tables import table
 
 SECONDS = 5
 MEGABYTES = 300  # beside the 150 that the libraries take
 ADDRESSES = 3 << 30
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 18, "f" : 1]>'
-TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TABLE: dict[str, Any] = table(__file__)
 _STORED = TABLE["stored"]
 
 _PAIR = "v1 = Concat<axis = 0>(one1, one1) "

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
-import msgspec.toml
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -16,11 +14,10 @@ import rmsnorm_export as rx
 from rmsnorm_export.recognize import scan
 from rmsnorm_export.recognize.context import FLOATS, widens
 from tests.recognize import text_models as text
+from tests.tools.tables import table
 
 CONSTANTS = "T two = {2}, T eps = {0.00001}"
-CASES: dict[str, dict[str, Any]] = msgspec.toml.decode(
-    Path(__file__).with_suffix(".toml").read_bytes()
-)
+CASES: dict[str, dict[str, Any]] = table(__file__)
 TYPED = [(name, dtype) for name, case in CASES.items() for dtype in case.get("types", ["float"])]
 
 

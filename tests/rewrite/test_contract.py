@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -19,8 +18,9 @@ from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.runtime.session import load_session, run_session
 from tests.sample import crossed
+from tests.tools.tables import table
 
-TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TABLE: dict[str, Any] = table(__file__)
 WEIGHTS, MODELS, COMMANDS = (TABLE[part] for part in ("weights", "models", "commands"))
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -19,6 +17,7 @@ import rmsnorm_export as rx
 from rmsnorm_export.errors import Error, InputError
 from rmsnorm_export.rewrite import converted
 from rmsnorm_export.runtime.session import load_session, run_session
+from tests.tools.tables import table
 
 HARMLESS = converted._HARMLESS
 SAMPLE = [*sorted(HARMLESS)[::16], "ReduceMean", "Softmax"]
@@ -71,9 +70,7 @@ NORM = """s = Mul (x, x)
   d = Sqrt (q)
   t = Div (x, d)
 """
-BODIES: dict[str, dict[str, Any]] = msgspec.toml.decode(
-    Path(__file__).with_suffix(".toml").read_bytes()
-)
+BODIES: dict[str, dict[str, Any]] = table(__file__)
 BODIES["constants that it adds to a graph and a branch"] = {
     "opset": 11,
     "raised": True,

@@ -7,9 +7,10 @@ import re
 
 import onnx
 import pytest
-from recognize.text_models import WEIGHT, function, model, norm
+from recognize.text_models import WEIGHT, function, model, norm, optimized
 
 import rmsnorm_export as rx
+from rmsnorm_export.lower.targets import Target
 from rmsnorm_export.recognize.finish import same_where_added
 
 
@@ -56,6 +57,19 @@ def test_outputs_that_a_call_omits(options: dict[str, object]) -> None:
     result = rx.optimize(model(calls, imports=_IMPORT, functions=both), **options)
     assert len(result.report.fused) == 2
     onnx.checker.check_model(onnx.load_from_string(result.to_bytes()), full_check=True)
+
+
+@pytest.mark.parametrize("target", ["portable", "onnx", "ort"])
+def test_a_function_of_others_by_the_name_of_our_operator_is_one_like_any_other(
+    target: Target,
+) -> None:
+    body = function("RMSNorm", "(x, w) => (y)", norm("x", "y")).replace('"my"', '"rmsnorm_export"')
+    call = "y = rmsnorm_export.RMSNorm(x, w)"
+    source = model(call, imports=', "rmsnorm_export" : 1', functions=body)
+    assert len(rx.inspect(source).fused) == len(optimized(source, target)[0].fused) == 1
+    report = rx.optimize(source, target=target, dtype="f16", prove=True).report
+    assert (len(report.fused), report.proof_error) == (1, None)
+    assert [one.op for one in rx.inspect(source, health=True).health] == ["Pow"]
 
 
 _STEPS = """two = Constant<value_float = 2.0>()

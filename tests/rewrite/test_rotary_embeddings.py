@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -21,6 +19,7 @@ from rmsnorm_export.proof.site import Proving
 from rmsnorm_export.rewrite.options import OptimizeOptions
 from rmsnorm_export.rewrite.plan import plan_rewrite
 from rmsnorm_export.show import to_text
+from tests.tools.tables import table
 
 D = 8
 NORM = """{wide}sq = Pow({f}, two)
@@ -30,7 +29,7 @@ NORM = """{wide}sq = Pow({f}, two)
  n = Div({f}, s)
  {back}y = Mul({n}, w)
  """
-SPELLINGS: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+SPELLINGS: dict[str, Any] = table(__file__)
 CONSTANTS = (
     "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two_i = {2}, int64[1] mid = {4}, "
     "int64[1] eight = {8}, int64[1] end = {9223372036854775807}, int64[1] last = {-1}, "

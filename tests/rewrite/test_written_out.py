@@ -8,24 +8,13 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from recognize.text_models import WEIGHT, function, model, norm, ops, optimized
 
 import rmsnorm_export as rx
 from rmsnorm_export.runtime.session import load_session
+from tests.tools.tables import table
 
-DEAD = """<ir_version: 8, opset_import: ["" : 18, "com.example" : 1, "com.microsoft" : 1]>
-g (float[B, S, 8] x, float[B, S, 8] r, float[8] w) => (float[B, S, 8] y) {
-  y = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.00001> (x, r, w)
-}
-<domain: "DOMAIN", opset_import: ["" : 18, "com.example" : 1]> NAME (a, b, c) => (d) {
-  t = Add (a, b)
-  q = Mul (t, t)
-  axes = Constant <value_ints = [-1]> ()
-  m = ReduceMean <keepdims = 1> (q, axes)
-  s = Sqrt (m)
-  o = Div (t, s)
-  v = com.example.MyRoiPlugin (o)
-  d = Mul (v, c)
-}"""
+DEAD, SKIP, SECOND = (table(__file__)[name] for name in ("dead", "skip", "second"))
 
 
 @pytest.mark.parametrize(
@@ -72,12 +61,6 @@ def _same(a: np.ndarray, b: np.ndarray) -> None:
 def _optimized(text: str, target: Any, **options: Any) -> tuple[bytes, rx.Result]:
     source = onnx.parser.parse_model(text).SerializeToString()
     return source, rx.optimize(source, target=target, **options)
-
-
-SKIP = """<ir_version: 9, opset_import: ["" : OPSET, "com.microsoft" : 1]>
-g (T[B, S, 24] x, T[B, S, 24] r, T[24] w, T[24] b) => (T[B, S, 24] y OUTPUTS) {
-  NAMES = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.00001> (x, r, w BIAS)
-}"""
 
 
 @pytest.mark.parametrize("opset", [17, 21])
@@ -127,12 +110,6 @@ def test_the_mean_of_a_residual_node_has_no_known_meaning() -> None:
     assert len(_optimized(text, "ort")[1].report.kept) == 1
 
 
-SECOND = """<ir_version: 9, opset_import: ["" : OPSET]>
-g (T[B, 4, 24] x, T[ROW] w) => (T[B, 4, 24] y, float[INVERSE] inverse) {
-  y, inverse = SimplifiedLayerNormalization <axis = AXIS, epsilon = 0.00001> (x, w)
-}"""
-
-
 @pytest.mark.parametrize("opset", [14, 18])
 @pytest.mark.parametrize("axis", [-1, 2, -2, 1])
 @pytest.mark.parametrize("dtype", [*TYPES, "double"])
@@ -165,3 +142,30 @@ def test_inspect_counts_the_sums_that_are_in_a_node_already() -> None:
     report = rx.inspect(onnx.parser.parse_model(text.replace("NAMES", "y").replace("BIAS", "")))
     assert [(site.op, site.residual) for site in report.kept] == [(OWN[1], True)]
     assert report.unfolded == ()
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+def test_what_is_written_out_already_stays(opset: int) -> None:
+    """As the definition has it, in the main graph and in a function, which has no initializers."""
+    squared = norm("x", "y").replace("Pow(x, two)", "Mul(x, x)")
+    body, called = norm("x", "y"), ""
+    if opset > 12:
+        body, called = (
+            norm("x", "z") + "y = my.Norm(z, w)",
+            function("Norm", "(x, w) => (y)", squared),
+        )
+    source = model(body, imports=', "my" : 1', functions=called, opset=opset)
+    report, proto = optimized(source, "plain")
+    assert (len(report.fused), len(report.kept)) == (bool(called), 1)
+    again = rx.optimize(proto, target="plain")
+    assert again.to_bytes() == proto.SerializeToString()
+    words = f"0 written out, {1 + bool(called)} already plain operators"
+    assert again.report.headline().endswith(words)
+    assert {site.op for site in again.report.kept} == {"Pow ReduceMean Add Sqrt Div Mul"}
+
+
+def test_constants_that_are_nodes_become_initializers() -> None:
+    two = "two = Constant <value = float {2}> ()\n "
+    source = model(two + norm("x", "y"), constants=f"{WEIGHT}, float eps = {{0.00001}}")
+    report, proto = optimized(source, "plain")
+    assert (len(report.fused), "Constant" in ops(proto)) == (1, False)

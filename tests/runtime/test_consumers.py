@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import numpy as np
 import onnx
 import onnx.parser
@@ -19,6 +17,7 @@ from rmsnorm_export.rewrite.runs import Needs, runs_in
 from rmsnorm_export.runtime.consumers import BY_NAME, CONSUMERS, FUNCTIONS, RunsIn, consumer
 from rmsnorm_export.runtime.session import open_session, run_session
 from tests.tools.runtimes.models import block
+from tests.tools.tables import table
 
 FLOAT = TensorProto.FLOAT
 NO_TEST = "none of ONNX's own tests of"
@@ -125,9 +124,7 @@ def test_the_sum_of_a_float16_norm_is_for_versions_that_keep_its_scale(
     assert ("Cast" in {node.op_type for node in nodes}) == (dtype == "float16")
 
 
-UNKNOWN: dict[str, dict[str, bool]] = msgspec.toml.decode(
-    Path(__file__).with_suffix(".toml").read_bytes()
-)
+UNKNOWN: dict[str, dict[str, bool]] = table(__file__)
 
 
 @pytest.mark.parametrize(

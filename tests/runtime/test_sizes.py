@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import pytest
 
 from rmsnorm_export.errors import UsageError
@@ -23,6 +21,7 @@ from rmsnorm_export.runtime.sizes import (
     size_points,
     size_profiles,
 )
+from tests.tools.tables import table
 
 Inputs = dict[str, tuple[Size, ...]]
 Points = list[dict[str, Shape]]
@@ -128,7 +127,7 @@ def test_what_is_left_gets_sizes_in_turn() -> None:
     assert verify(NAMED, "ids=0x4")[0]["mask"] == (0, 4)
 
 
-REFUSED: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+REFUSED: dict[str, Any] = table(__file__)
 COMMANDS = {"both": (bench, build), "point": (bench,), "range": (build,), "compared": (verify,)}
 
 

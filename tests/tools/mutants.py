@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec.toml
+from tests.tools.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "rmsnorm_export"
@@ -67,7 +67,7 @@ class Mutant(NamedTuple):
         return ""
 
 
-_ROWS = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())["mutant"]
+_ROWS = table(__file__)["mutant"]
 MUTANTS = tuple(Mutant(**row) for row in _ROWS)
 
 

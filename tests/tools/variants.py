@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
+from tests.tools.tables import table
 
-VARIANTS: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+VARIANTS: dict[str, Any] = table(__file__)

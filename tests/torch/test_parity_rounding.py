@@ -8,10 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from pathlib import Path
 from typing import Any
 
-import msgspec.toml
 import pytest
 
 pytest.importorskip("torch", reason="pip install 'rmsnorm-export[torch]'")
@@ -21,10 +19,11 @@ pytest.importorskip("transformers", reason="needs the catalogue: pip install tra
 import onnx_ir as ir
 
 from tests.tools.parity import half_proof
+from tests.tools.tables import table
 from toolbox.corpus.norm_classes import norm_classes
 
 NORMS = {norm.key: norm for norm in norm_classes()}
-TABLE: dict[str, Any] = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+TABLE: dict[str, Any] = table(__file__)
 
 
 @functools.cache

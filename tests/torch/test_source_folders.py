@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import io
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from safetensors.torch import load_file
 import rmsnorm_export as rx
 from rmsnorm_export.errors import UsageError
 from rmsnorm_export.torch.source.example import Loaded, example_of, parse_shapes, random_inputs
+from rmsnorm_export.torch.source.huggingface import offline
 from rmsnorm_export.torch.source.load import SourceOptions, load
 
 TINY: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
@@ -45,6 +48,13 @@ def model(saved: Path, tmp_path: Path) -> Path:
 
 def loaded(folder: Path) -> Any:
     return load(str(folder), SourceOptions()).module
+
+
+def test_no_question_is_answered_by_what_is_on_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y"))
+    with offline():
+        assert sys.stdin.read() == ""
+    assert sys.stdin.read() == "y"
 
 
 def assert_equal(module: Any, expected: dict[str, torch.Tensor]) -> None:

@@ -13,9 +13,10 @@ from unittest import mock
 
 import torch
 
-from toolbox.corpus import build, cache, exporters
+from toolbox.corpus import cache, exporters
 from toolbox.corpus.arch_table import COMMON, ENTRIES, Entry
-from toolbox.corpus.norm_classes import DTYPES, norm_classes
+from toolbox.corpus.norm_classes import norm_classes
+from toolbox.corpus.weights import DTYPES, randomise
 
 TYPES = ("float32", "float16")
 """Types in which the corpus holds every architecture."""
@@ -43,7 +44,7 @@ def make_entry(
         model = _model(entry, DTYPES[dtype])
     for number, module in enumerate(model.modules()):
         if _name(module) in _norm_names():
-            build.randomise(module, seed=number)
+            randomise(module, seed=number)
     generator = torch.Generator().manual_seed(1)
     if entry.kind == "pixels":
         example = torch.randn((2, 3, 16, 16), generator=generator).to(DTYPES[dtype])

@@ -6,10 +6,9 @@ What an exporter cannot do is an entry too, with the reason, so that a missing c
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from rmsnorm_export.compare.pytorch import to_array
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.torch.export.failure import collected
 from toolbox.corpus import cache
-from toolbox.corpus.norm_classes import DTYPES, NormClass, norm_classes
 
 EXPORTERS = ("dynamo18", "dynamo23-plain", "torchscript17")
 """``torch.onnx.export``: TorchDynamo at opset 18 with its optimizer, TorchDynamo at opset 23 with
@@ -56,40 +54,6 @@ class Export:
         return to_array(torch.load(self.tensors)["output"])
 
 
-def combinations(norm: NormClass) -> list[tuple[str, str]]:
-    """Return the (type, exporter) pairs in which ``norm`` is in the corpus.
-
-    An RMSNorm is there in all; the other norms, which hold none, in fewer: they cost the same time.
-    """
-    if norm.is_rmsnorm:
-        return list(itertools.product(DTYPES, EXPORTERS))
-    return list(itertools.product(("float32", "float16"), ("dynamo18", "torchscript17")))
-
-
-def norm_exports(only: str = "") -> Iterator[Export]:
-    """Yield every norm class by every exporter, RMSNorm or not.
-
-    Args:
-        only: a piece of the key (``LlamaRMSNorm-float16-dynamo18``) that has to be in it.
-    """
-    for norm in norm_classes():
-        for dtype, exporter in combinations(norm):
-            if only in f"{norm.key}-{dtype}-{exporter}":
-                yield export_norm(norm, dtype, exporter)
-
-
-def export_norm(norm: NormClass, dtype: str, exporter: str) -> Export:
-    """Return one entry; batch and sequence are symbolic where the exporter can."""
-    key = f"{norm.key}-{dtype}-{exporter}"
-
-    def make() -> Example:
-        module, inputs = norm.make(dtype)
-        named = {f"input{i}": tensor for i, tensor in enumerate(inputs)}
-        return module, named, int(norm.is_rmsnorm)
-
-    return cached("norms", key, str(norm), make, [(exporter, (0, 1)), (exporter, ())])
-
-
 def cached(
     kind: str,
     key: str,
@@ -124,7 +88,7 @@ def cached(
                 reason = _first_line(error)
         (folder / "about.json").write_text(json.dumps({"norms": norms, "reason": reason}))
 
-    sources = cache.source_hash("build", "exporters")
+    sources = cache.source_hash("weights", "exporters")
     folder = cache.entry(kind, key, f"{key} {depends} {sources}", fill)
     about = json.loads((folder / "about.json").read_text())
     path = folder / "model.onnx"

@@ -28,12 +28,7 @@ import pathlib
 from typing import Any
 
 import msgspec
-import torch
 
-from toolbox.corpus import build
-
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-EPSILON = 1e-5
 _FILE = pathlib.Path(__file__).with_name("norms.json")
 
 
@@ -57,7 +52,7 @@ class NormClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     label: str = ""
     scaled_before: bool = False
     arguments: dict[str, Any] = {}
-    shape: tuple[int, ...] = (2, 5, build.WIDTH)
+    shape: tuple[int, ...] = (2, 5, 48)
     members: tuple[str, ...] = ()
 
     @property
@@ -65,19 +60,6 @@ class NormClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return its unique readable name."""
         name = self.path.rpartition(".")[2]
         return f"{name}-{self.label}" if self.label else name
-
-    def make(self, dtype: str = "float32") -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-        """Return the module with random weights and its example inputs.
-
-        Args:
-            dtype: ``float32``, ``float16`` or ``bfloat16``, for weights and inputs.
-        """
-        inputs = build.example_inputs(self.shape, len(self.inputs), dtype=DTYPES[dtype])
-        return self.build(self.path, dtype), inputs
-
-    def build(self, path: str, dtype: str) -> torch.nn.Module:
-        """Return one of the classes with this body, with random weights."""
-        return build.build(path, dtype=DTYPES[dtype], eps=EPSILON, overrides=self.arguments)
 
 
 @functools.cache

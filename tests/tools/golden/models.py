@@ -172,12 +172,13 @@ def _hostile(asked: Callable[[str], bool]) -> Iterator[Model]:
 
 def exports(asked: Callable[[str], bool]) -> Iterator[Model]:
     """Yield the exports that are quick to make: norm classes, and a few architectures."""
-    from toolbox.corpus import architectures, exporters
+    from tests.tools.norms import norm_exports
+    from toolbox.corpus import architectures
 
     norms = (
         export
         for dtype in ("float32", "float16")
-        for export in exporters.norm_exports(only=f"-{dtype}-torchscript17")
+        for export in norm_exports(only=f"-{dtype}-torchscript17")
         if not export.key.startswith(FOLDED)
     )
     whole = (

@@ -28,6 +28,7 @@ from rmsnorm_export.op.spec import BFLOAT16, DOMAIN, FLOAT16, HALF_TYPES, NormSp
 from rmsnorm_export.proof.operators import kernel_of, run_reference
 from rmsnorm_export.torch.export.convert import convert
 from rmsnorm_export.torch_options import ExportOptions
+from tests.tools.norms import make
 from tests.tools.parity import exact_rows
 from tests.tools.parity.exact_rows import QUOTIENTS, Quotient
 from toolbox.corpus.norm_classes import NormClass
@@ -64,7 +65,7 @@ class Subject:
     def __init__(self, norm: NormClass, dtype: str) -> None:
         self.norm, self.dtype = norm, dtype
         self.in_front = norm.scaled_before
-        self.module, inputs = norm.make(dtype)
+        self.module, inputs = make(norm, dtype)
         if self.in_front:
             choice = torch.tensor([0.0, 1.0, -0.5, -2.0, -3.0])  # 1 + w: 1, 2, 1/2, -1, -2
             with torch.no_grad():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from pathlib import Path
 
-import msgspec.toml
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper, parser
 
-TABLE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+from tests.tools.tables import table
+
+TABLE = table(__file__)
 NORMS, PLACES = TABLE["norms"], TABLE["places"]
 FIXED, FREE = (3, 5, 8), ("B", "S", 8)
 LABELS = tuple(
