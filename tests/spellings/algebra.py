@@ -108,6 +108,16 @@ def over_the_size_of_a_row(a: Alike, x: str) -> str:
     return a.g.op("Div", total(a, x), a.g.cast(a.g.op("Size", a.weight()), a.dtype))
 
 
+def over_ones(of: Step) -> Step:
+    """The sum over that of ones in the shape of a value."""
+
+    def step(a: Alike, x: str) -> str:
+        ones = a.g.op("Expand", a.scalar(1), a.g.op("Shape", of(a, x)))
+        return a.g.op("Div", total(a, x), total(a, ones))
+
+    return step
+
+
 def all_of_it(a: Alike, x: str) -> str:
     """The Slice of a strided slice without bounds, as TensorFlow's converter writes it."""
     ints = (a.g.const(np.array(pair, np.int32)) for pair in ([0, 0], [10**9] * 2, [0, 2], [1, 1]))
@@ -155,6 +165,8 @@ NORMS: dict[str, Steps] = {
     },
     "a size in 32 bits": {"mean": over_its_size},
     "the size of the weight": {"mean": over_the_size_of_a_row},
+    "a sum of ones": {"mean": over_ones(same)},
+    "the square of a magnitude": {"square": then(op("Abs"), op("Pow", 2.0))},
     "a slice of all": {"root": then(op("Sqrt"), all_of_it)},
     "a product of a part of the shape": {"mean": counted(op("Shape"), sliced)},
     "clipped at 0 and infinity": {"stabilise": then(epsilon, op("Clip", 0.0, math.inf))},
@@ -323,6 +335,10 @@ LEFT_ALONE: dict[str, tuple[Steps, str | None]] = {
     ),
     "a variance and the square of another mean": (
         with_variance(lambda a, x, _: a.square(a.mean(a.g.op("Abs", x)))), "variance",
+    ),
+    "a sum of the ones of more rows": (
+        {"row": lambda a: a.input(shape=(1, 3, N)),
+         "mean": over_ones(lambda a, _: a.input("z", (2, 3, N)))}, "count-not-constant",
     ),
     "sizes of other axes": ({"mean": counted(op("Shape"), gathered(1))}, "not-the-mean"),
 }  # fmt: skip
