@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.audit.behaviour import Behaviour, EpsilonPlace, Part, is_centred, norm_of
@@ -15,11 +16,12 @@ from rmsnorm_export.audit.fusing import Fusing
 from rmsnorm_export.audit.operators import (
     ADDITIONS,
     ENDS,
-    NOT_REPEATED,
+    NOTHING,
     SIZES,
     SOME,
     Operators,
     Traits,
+    is_beside,
 )
 from rmsnorm_export.audit.parts import (
     Layout,
@@ -32,17 +34,22 @@ from rmsnorm_export.audit.parts import (
     run,
 )
 from rmsnorm_export.audit.places import TOP, Place, common
+from rmsnorm_export.audit.twins import Twins
 from rmsnorm_export.printable import first_line, plural
-from rmsnorm_export.recognize.bodies import bodies_of
+from rmsnorm_export.recognize.bodies import bodies_of, inputs_of
 from rmsnorm_export.recognize.consts import standard
-from rmsnorm_export.recognize.context import FLOATS, same_attributes
+from rmsnorm_export.recognize.context import FLOATS
+from rmsnorm_export.recognize.facts import Candidate
 from rmsnorm_export.recognize.functions import callees_first, is_own, reached
 from rmsnorm_export.recognize.match import Match
 from rmsnorm_export.recognize.refusal import Refusal, refuse, source_name
 from rmsnorm_export.recognize.scan import NATIVE, Recognition
+from rmsnorm_export.recognize.shape_values import outside
 
 _SETTLED = frozenset(("all-axes", "empty-row", "layer-norm", "not-the-mean"))
-"""Look-alikes that recognition has followed to the end."""
+"""Look-alikes that recognition has followed to the end, as a rule."""
+_CHOICES = ("Where", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal")
+"""Operators that may tell short rows, to replace them."""
 
 _MOST_BEHIND, _MOST_EXAMINED = 8, 2
 """Values in front of one that it may be a norm of, and those of them that it is examined with."""
@@ -60,9 +67,11 @@ _WORK, _WORK_OF_NODE = _COST << 12, _COST << 2
 _EPSILONS: Mapping[EpsilonPlace, str] = {
     "inside": "epsilon {}", "behind": "epsilon {} behind the root", "floor": "a root of {} at least"
 }  # fmt: skip
+_FLOWS = {"If": NOTHING, "Loop": SOME, "Scan": SOME}
 _BOTH, _PIECE = 3, 4
 _RUNS = 6
-_HIGHEST, _HIGHEST_HALF = 1e6, 1e4
+_NEAR = 1e-4
+"""Of a gain."""
 
 
 def audited(model: ir.Model, recognition: Recognition) -> tuple[list[Match], tuple[Refusal, ...]]:
@@ -90,7 +99,8 @@ class _Audit:
             node for match in recognition.matches for node in match.nodes
         }
         told = recognition.told.items()
-        settled = (c for c, r in told if r.reason in _SETTLED)
+        settled = (c for c, r in told if r.reason in _SETTLED and not _goes_on(c))
+        self._lengths = {c.node for c, r in told if r.reason == "not-the-mean"}
         self._told = {c.node for c, _ in told}
         self._refused = {c.node for c, r in told if r.kind == "norm"}
         for candidate in (*recognition.sums, *settled):
@@ -106,10 +116,10 @@ class _Audit:
         self._tried: dict[Place, int] = {}
         self._sums: set[ir.Node] = set()
         self._known: dict[tuple[object, ...], Any] = {}
-        self._equal: dict[tuple[object, ...], list[ir.Node]] = {}
-        self._twins: dict[ir.Value, ir.Value] = {}
+        self._twins = Twins(self._operators.constants)
         self._failed: dict[tuple[ir.Value, ir.Value], tuple[Region, Exception]] = {}
         self._evaluated: set[tuple[ir.Value, ir.Value]] = set()
+        self._evaluated_sums: set[ir.Node] = set()
         self._work = _WORK
         self._fusing = Fusing(model, recognition.types)
         self.matches: list[Match] = []
@@ -128,8 +138,10 @@ class _Audit:
         self._failed.clear()  # what a function computes is evaluated where it is called, too
         self._visit(self._model.graph, "main")
         for ends, (region, error) in self._failed.items():
-            sums = self._sums.intersection(region.nodes)
-            if ends not in self._evaluated and sums.isdisjoint(self.mistaken | self._told):
+            sums = self._sums_in(region)
+            guessed = None in (outside(self._types.shape(region.x)) or (None,))
+            clear = ends in self._evaluated or (guessed and sums <= self._evaluated_sums)
+            if not clear and sums.isdisjoint(self.mistaken | self._told):
                 self.refusals.append(self._unknown(region, error))
                 self.mistaken |= sums
 
@@ -158,15 +170,21 @@ class _Audit:
     def _visit(self, holder: ir.Graph | ir.Function, scope: str) -> Traits:
         """Go through a graph and its subgraphs; return what a call of it does to a row."""
         self._opsets, said = holder.opset_imports, len(self.refusals)
-        waiting: list[tuple[ir.Graph | ir.Function, str]] = [(holder, scope)]
+        self._places |= {value: Place(value, TOP) for value in self._rows(holder)}
+        waiting: list[tuple[Iterator[ir.Node], ir.Node | None, str]] = [(iter(holder), None, scope)]
         while waiting:
-            graph, self._scope = waiting.pop()
-            self._places |= {value: Place(value, TOP) for value in self._rows(graph)}
-            for node in graph:
+            nodes, flow, self._scope = waiting[-1]
+            for node in nodes:
                 bodies = bodies_of(node)
-                self._stand(node, closed=not bodies)
-                within = f"{self._scope}/{node.name or node.op_type}"
-                waiting += [(body, f"{within}.{label}") for label, body in bodies]
+                if bodies:
+                    waiting.append((iter(()), node, self._scope))  # once its bodies are done
+                    waiting += self._entered(node, bodies)
+                    break
+                self._stand(node)
+            else:
+                waiting.pop()
+                if flow is not None:
+                    self._leave(flow)
         ends = [self._places[value] for value in holder.outputs if value in self._places]
         return Traits(
             sums=any(place.sums for place in ends),
@@ -178,50 +196,62 @@ class _Audit:
             or any(place.ends for place in ends),
         )
 
+    def _entered(
+        self, node: ir.Node, bodies: Sequence[tuple[str, ir.Graph]]
+    ) -> Iterator[tuple[Iterator[ir.Node], None, str]]:
+        """Give the bodies of control flow; what goes in depends on all that ``node`` reads."""
+        before = [self._places[value] for value in inputs_of(node) if value in self._places]
+        for label, body in bodies:
+            for value in self._rows(body):
+                self._places[value] = Place(value, TOP)
+                self._places[value].through(before, NOTHING)
+            yield iter(body), None, f"{self._scope}/{node.name or node.op_type}.{label}"
+
+    def _leave(self, node: ir.Node) -> None:
+        """Find the places of what comes out of control flow: those in its bodies."""
+        before = [self._places[value] for value in inputs_of(node) if value in self._places]
+        ends = [v for _, body in bodies_of(node) for v in body.outputs if v in self._places]
+        traits = _FLOWS.get(standard(node), ENDS)
+        if traits.sums:
+            self._sums.add(node)
+        if before:
+            self._put(node, before, [self._places[v] for v in ends] or before, traits)
+
     def _rows(self, graph: ir.Graph | ir.Function) -> list[ir.Value]:
         """Return the inputs that norms may be of: a vector beside these is a weight."""
         ranks = {value: self._types.rank(value) for value in graph.inputs}
         rows = [v for v, rank in ranks.items() if rank not in (0, 1) and not v.is_initializer()]
         return rows or list(graph.inputs)
 
-    def _stand(self, node: ir.Node, *, closed: bool) -> None:
-        """Find the places of the outputs of a node, and try them as norms.
-
-        ``closed``: it reads nothing but its inputs, as no body in it does.
-        """
+    def _stand(self, node: ir.Node) -> None:
+        """Find the places of the outputs of a node, and try them as norms."""
         self._work += _WORK_OF_NODE
         variables = [value for value in node.inputs if value in self._places]
-        if standard(node) in SIZES or (closed and not variables):
+        if standard(node) in SIZES or not variables:
             return
-        traits = self._operators.traits(node, variables) if closed else ENDS
+        traits = self._operators.traits(node, variables)
         before = [self._places[value] for value in variables]
-        parent = common(before) if closed else TOP
-        if node.op_type in ADDITIONS and sum(one.pieces > parent.pieces for one in before) > 1:
+        depth = common(before)
+        if node.op_type in ADDITIONS and sum(one.pieces > depth.pieces for one in before) > 1:
             traits = SOME
         if traits.sums:
             self._sums.add(node)
-        if closed and (first := self._first(node)) is not node:
-            pairs = dict(zip(node.outputs, first.outputs, strict=True))
-            self._twins |= pairs
-            self._places |= {twin: self._places[value] for twin, value in pairs.items()}
-            return
+        if (first := self._twins.first(node, variables)) is not node:
+            pairs = zip(node.outputs, first.outputs, strict=True)
+            self._places |= {twin: self._places[value] for twin, value in pairs}
+        else:
+            self._put(node, before, before, traits)
+
+    def _put(
+        self, node: ir.Node, before: Sequence[Place], ways: Sequence[Place], traits: Traits
+    ) -> None:
+        """Place the outputs of a node that is computed from ``before``, on these ways to it."""
+        parent = common(before)
         for value in node.outputs:
             place = self._places[value] = Place(value, parent)
-            place.through(before, traits)
+            place.through(ways, traits)
             if place.sums and place.roots:
                 self._try(place)
-
-    def _first(self, node: ir.Node) -> ir.Node:
-        """Return the first node of its graph that computes the same."""
-        inputs = tuple(value and self._twins.get(value, value) for value in node.inputs)
-        if standard(node) in NOT_REPEATED:
-            return node
-        alike = self._equal.setdefault((node.graph, node.op_type, inputs), [])
-        same = (one for one in alike if len(one.outputs) == len(node.outputs))
-        first = next((one for one in same if same_attributes(one, node)), node)
-        if first is node:
-            alike.append(node)
-        return first
 
     def _try(self, y: Place) -> None:
         """Examine ``y`` as a norm of the values that it depends on, the nearest first."""
@@ -254,16 +284,21 @@ class _Audit:
         self._work -= _COST
         if self._work <= 0 and self._failed:  # one part says that the work is done
             return False
-        region = region_of(start, end, self._twins_of(start))
+        region = region_of(start, end, self._twins.of(start))
         if region is None:
             return False
         norm = self._norm(region)
-        if norm is not None and not self._is_variance(x, norm[0]):
+        if norm is None or self._is_length(region, norm[0]):
+            return False
+        row = self._centred_row(x, norm[0])
+        if row is None:
             self._report(region, *norm)
-        return norm is not None
+        return row is None or not is_beside(row)
 
-    def _twins_of(self, value: ir.Value) -> list[ir.Value]:
-        return [twin for twin, first in self._twins.items() if first is value]
+    def _is_length(self, region: Region, norm: Behaviour) -> bool:
+        """Return whether rows are of one length other than that of an RMSNorm, as was told."""
+        same = np.ptp(norm.gain) < _NEAR and abs(norm.gain.flat[0] - 1) > _NEAR
+        return bool(same) and not self._lengths.isdisjoint(region.nodes)
 
     def _weighted(self, region: Region) -> Region | None:
         """Return a region with the product of its output and a row of weights, or a number."""
@@ -281,29 +316,32 @@ class _Audit:
 
         Those with which its rows are as long as in the file go first.
         """
-        half = self._types.dtype(region.x) in (None, ir.DataType.FLOAT16)
-        highest = _HIGHEST_HALF if half else _HIGHEST
-        sizes = layouts(self._types.shape(region.x))
-        dims, norms = self._types.shape(region.x), []
-        for layout in sizes:
-            norm = self._judged(region, layout, norm_of, highest)
+        dims, dtype, norms = self._types.shape(region.x), self._types.dtype(region.x), []
+        for layout in layouts(dims):
+            norm = self._judged(region, layout, norm_of, dtype)
             if norm is not None and row_of(dims, norm.axes) == row_of(layout.shape, norm.axes):
                 return norm, layout
             norms += [(norm, layout)] if norm is not None else []
         return norms[0] if norms else None
 
-    def _is_variance(self, x: Place, norm: Behaviour) -> bool:
-        """Return whether the mean was taken from the rows of x: their mean square is a variance."""
+    def _sums_in(self, region: Region) -> set[ir.Node]:
+        bodies = (body for node in region.nodes for _, body in bodies_of(node))
+        inner = (node for body in bodies for node in body.all_nodes())
+        return self._sums.intersection((*region.nodes, *inner))
+
+    def _centred_row(self, x: Place, norm: Behaviour) -> ir.Value | None:
+        """Return what the mean was taken from to make the rows of x: their mean square is a
+        variance. None: they are no such rows."""
         z = x.parent
         for _ in range(_MOST_BEHIND):
             if z.value is None or x.value is None or z.ends != x.ends:
                 break
-            region = region_of(z.value, x.value, self._twins_of(z.value))
+            region = region_of(z.value, x.value, self._twins.of(z.value))
             sizes = () if region is None else layouts(self._types.shape(z.value))
             if region and any(self._judged(region, s, is_centred, norm.axes) for s in sizes):
-                return True
+                return z.value
             z = z.parent
-        return False
+        return None
 
     def _judged(
         self,
@@ -331,6 +369,7 @@ class _Audit:
                 self._known[key] = judge(compute, layout.shape, about)
             if judge is norm_of:
                 self._evaluated.add((region.x, region.y))
+                self._evaluated_sums |= self._sums_in(region)
             return self._known[key]
         except Exception as error:  # of any part of any file
             if judge is norm_of:
@@ -339,7 +378,7 @@ class _Audit:
 
     def _report(self, region: Region, norm: Behaviour, layout: Layout) -> None:
         """Take a norm, or refuse it by its nodes, once for its sums; what was said of them goes."""
-        sums = self._sums.intersection(region.nodes)
+        sums = self._sums_in(region)
         if sums <= self.mistaken:
             return
         match: Match | str = "a file has no more proofs than these"
@@ -387,3 +426,16 @@ class _Audit:
             "may be an RMSNorm", getattr(error, "found", "") or first_line(error),
             "if it is one, write it as x / Sqrt(ReduceMean(x * x) + epsilon)", self._scope,
         )  # fmt: skip
+
+
+def _goes_on(candidate: Candidate) -> bool:
+    """Return whether a look-alike may become a norm: the LayerNorm of a row beside its negative, a
+    row of length one where short ones are replaced."""
+    if candidate.centred is not None:
+        return is_beside(candidate.centred.inputs[0])
+    nodes = {candidate.root or candidate.node}
+    for _ in range(3):
+        nodes = {user for node in nodes for value in node.outputs for user, _ in value.uses()}
+        if any(standard(node) in _CHOICES for node in nodes):
+            return True
+    return False

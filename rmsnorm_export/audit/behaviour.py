@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+import onnx_ir as ir
 
 from rmsnorm_export.op.dtypes import Array
 
@@ -17,6 +18,12 @@ _LOW, _HIGH = 1e-3, 30.0
 a constant of 1 there, and float16 holds them."""
 _TOLERANCE = 1e-5
 """Of y / x: what constants that were rounded to float32 explain, as exponents of large numbers."""
+_ROUGH: Mapping[ir.DataType | None, float] = {ir.DataType.FLOAT16: 5e-3, ir.DataType.BFLOAT16: 4e-2}
+"""Those that were rounded to a half type."""
+_HIGHEST, _HIGHEST_HALF = 1e6, 1e4
+"""Magnitude of the largest rows."""
+_LIMITED = "the largest rows are limited"
+_ROUNDED = "it is one but for constants of few digits"
 _LEAST = 1e-15
 """Epsilon that shows in the smallest rows."""
 _MOST_GROUPS = 16
@@ -38,6 +45,7 @@ class Behaviour:
         length: the gain is 1 / sqrt(n): rows of length one.
         gain: in the shape of x.
         keeps_zeros: among other numbers.
+        but: why it is one by and large only; "": it is one.
     """
 
     n: int
@@ -48,6 +56,7 @@ class Behaviour:
     length: bool
     gain: Array
     keeps_zeros: bool
+    but: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,17 +77,18 @@ class _Rows:
         return np.asarray(np.square(values).mean(axis=over, keepdims=True))
 
 
-def norm_of(compute: Part, shape: Sequence[int], highest: float) -> Behaviour | None:
+def norm_of(compute: Part, shape: Sequence[int], dtype: ir.DataType | None) -> Behaviour | None:
     """Return the norm that ``compute`` is of rows of this shape, if it is one.
 
     Args:
         compute: a part of a graph.
         shape: of x.
-        highest: magnitude of the largest rows.
+        dtype: of x in the file.
     """
     rng = np.random.default_rng(0)
     base = _random(rng, shape)
     others = (scale * _random(rng, shape) for scale in (1.0, 0.1))
+    highest = _HIGHEST_HALF if dtype in (None, ir.DataType.FLOAT16) else _HIGHEST
     edges = (1e-2 * _with_zeros(rng, shape), highest * base[..., ::-1])
     samples: list[tuple[Array, Sequence[Array]]] = []
     gains: list[Array] = []
@@ -97,18 +107,23 @@ def norm_of(compute: Part, shape: Sequence[int], highest: float) -> Behaviour | 
             return None
     if scaled.mean() < 0.5:
         return None
-    for rows in _rows(shape, [part.shape for part in samples[0][1][1:]]):
+    trials = [("", len(samples), _TOLERANCE), (_LIMITED, len(samples) - 1, _TOLERANCE)]
+    if dtype in _ROUGH:
+        trials.append((_ROUNDED, len(samples), _ROUGH[dtype]))
+    kinds = [*_rows(shape, [part.shape for part in samples[0][1][1:]])]
+    for (but, count, tolerance), rows in itertools.product(trials, kinds):
         means = [
-            np.broadcast_to(rows.mean_square(outputs[1:], x), x.shape) for x, outputs in samples
+            np.broadcast_to(rows.mean_square(outputs[1:], x), x.shape)
+            for x, outputs in samples[:count]
         ]
-        fitted = _fitted([np.abs(g) for g in gains], means)
+        fitted = _fitted([np.abs(g) for g in gains[:count]], means, tolerance)
         if fitted is not None:
             place, epsilon, gain = fitted
-            length = bool(np.allclose(gain[scaled] ** 2 * rows.n, 1, rtol=_TOLERANCE))
+            length = bool(np.allclose(gain[scaled] ** 2 * rows.n, 1, rtol=tolerance))
             groups = rows.groups if rows.part < 0 else 0
             gain = np.copysign(gain, gains[0])
             zeros = all((outputs[0][x == 0] == 0).all() for x, outputs in samples)
-            return Behaviour(rows.n, epsilon, place, rows.axes, groups, length, gain, zeros)
+            return Behaviour(rows.n, epsilon, place, rows.axes, groups, length, gain, zeros, but)
     return None
 
 
@@ -169,7 +184,7 @@ def _rows(shape: Sequence[int], parts: Sequence[Sequence[int]]) -> Iterator[_Row
 
 
 def _fitted(
-    gains: Sequence[Array], means: Sequence[Array]
+    gains: Sequence[Array], means: Sequence[Array], tolerance: float
 ) -> tuple[EpsilonPlace, float, Array] | None:
     """Return where the epsilon stands, the epsilon and the gain, if x / y is explained by these.
 
@@ -177,6 +192,7 @@ def _fitted(
         gains: absolute values of x / y, of every sample; those of the first two are of the largest
             and the smallest multiple of the same rows.
         means: their mean squares.
+        tolerance: of x / y.
     """
     high, low = gains[:2]
     scaled, roots = np.isfinite(high), [np.sqrt(mean) for mean in means]
@@ -195,6 +211,6 @@ def _fitted(
             epsilon = float(epsilon) if epsilon > _LEAST else 0.0
             off = (np.abs(gain * root(epsilon, i) / g - 1) for i, g in enumerate(gains))
             seen = (one[np.isfinite(g)] for one, g in zip(off, gains, strict=True))
-            if all((one <= _TOLERANCE).all() for one in seen):
+            if all((one <= tolerance).all() for one in seen):
                 return place, epsilon, 1 / gain
     return None

@@ -74,6 +74,8 @@ class Fusing:
 
     def _core(self, region: Region, norm: Behaviour, layout: Layout, scope: str) -> Match | str:
         """Return the match without a class."""
+        if norm.but:
+            return norm.but
         (first, last), dtype = norm.axes, self.types.dtype(region.x)
         sizes = row_of(layout.shape, norm.axes)
         if row_of(self.types.shape(region.x), norm.axes) != sizes:

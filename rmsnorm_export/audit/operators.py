@@ -10,7 +10,14 @@ import numpy as np
 import onnx_ir as ir
 
 from rmsnorm_export.op import native
-from rmsnorm_export.recognize.consts import SCALED, Constants, standard, stored_tensor
+from rmsnorm_export.recognize.consts import (
+    MOVES,
+    SCALED,
+    Constants,
+    producer_of,
+    standard,
+    stored_tensor,
+)
 from rmsnorm_export.recognize.types import Types
 
 
@@ -38,11 +45,6 @@ SOME = Traits(sums=True)
 _SUM, _ROOT = Traits(sums=True, mixes=True), Traits(roots=True)
 
 SIZES, ADDITIONS = ("Shape", "Size"), ("Add", "Sum", "Mean")
-NOT_REPEATED = frozenset((
-    "", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli",
-    "Multinomial", "Dropout",
-))  # fmt: skip
-"""Operators, and functions, that may compute something else the next time."""
 CENTRED = (
     "LayerNormalization", "InstanceNormalization", "GroupNormalization",
     "MeanVarianceNormalization",
@@ -92,7 +94,7 @@ class Operators:
     ) -> None:
         self._types, self._explained = types, explained
         self._exponential = NOTHING if _LOGARITHMS.isdisjoint(op_types) else _ROOT
-        self._constants = Constants()
+        self.constants = Constants()
         self.calls: dict[ir.OperatorIdentifier, Traits] = {}
 
     def takes_root(self, node: ir.Node) -> bool:
@@ -110,7 +112,7 @@ class Operators:
             return NOTHING
         if (traits := _FIXED.get(op)) is None:
             traits = self._traits(node, variables)
-        if op in SCALED and self._constants.rounds(node):
+        if op in SCALED and self.constants.rounds(node):
             return NOTHING
         return ENDS if (traits.sums or traits.roots) and node in self._explained else traits
 
@@ -123,9 +125,9 @@ class Operators:
         if op == "Einsum":
             return self._einsum(node, variables)
         if op == "Pow":
-            number = self._constants.scalar(others[0])
+            number = self.constants.scalar(others[0])
             return _ROOT if number is None or number % 1 != 0 else NOTHING
-        beside = first is not None and _beside(first)
+        beside = is_beside(first)
         return Traits(sums=beside, roots=beside)
 
     def _product(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
@@ -142,9 +144,8 @@ class Operators:
         if not len(left) or not len(right) or 1 in (left[-1], right[-2:][0]):
             return NOTHING  # a multiple
         others = [*left[-2:-1], *(right[-1:] if len(right) > 1 else ())]
-        if any(isinstance(size, int) and size != 1 for size in others):
-            return ENDS
-        return _SUM if set(others) <= {1} else SOME  # the name of a size may be that of one
+        # The name of a size may be that of one; of all rows with all the squares are the diagonal.
+        return _SUM if all(isinstance(size, int) for size in others) else SOME
 
     def _einsum(self, node: ir.Node, variables: Sequence[ir.Value]) -> Traits:
         operands, arrow, result = node.attributes.get_string("equation", "").partition("->")
@@ -154,9 +155,9 @@ class Operators:
         rows = [term for term, value in zip(terms, node.inputs, strict=False) if value in variables]
         if all(label in kept for term in rows for label in term):
             return NOTHING
-        if all(label in term for term in rows for label in kept):
-            return _SUM
         others = [value for value in node.inputs if value not in variables]
+        if not others or all(label in term for term in rows for label in kept):
+            return _SUM
         return self._with(others[0]) if len(rows) == len(others) == 1 else ENDS
 
     def _with(self, value: ir.Value | None) -> Traits:
@@ -177,15 +178,11 @@ class Operators:
         return SOME if few else ENDS
 
 
-def _beside(value: ir.Value) -> bool:
+def is_beside(value: ir.Value | None) -> bool:
     """Return whether a value is rows beside others, behind what reshapes them."""
     for _ in range(8):
-        node = value.producer()
-        if standard(node) == "Concat":
-            return True
-        if node is None or standard(node) not in ("Reshape", "Transpose", "Unsqueeze", "Cast"):
-            return False
-        if node.inputs[0] is None:
-            return False
+        node = None if value is None else value.producer()
+        if node is None or standard(node) not in (*MOVES, "Cast", "Identity"):
+            break
         value = node.inputs[0]
-    return False
+    return producer_of(value, "Concat") is not None

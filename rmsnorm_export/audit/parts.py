@@ -14,12 +14,13 @@ from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.proof.cut import cut, sizes_by
 from rmsnorm_export.proof.evaluate import run_float64
 from rmsnorm_export.recognize.between import nodes_between
+from rmsnorm_export.recognize.bodies import inputs_of
 from rmsnorm_export.recognize.consts import standard
 from rmsnorm_export.recognize.shape_rules import Dims
 from rmsnorm_export.recognize.types import Types
 
 MOST_NODES = 256
-_MOST_WEIGHT = 1 << 16
+_MOST_WEIGHT = 1 << 18
 _MOST_PIECES = 8
 _SMALL, _LARGE = 1 << 15, 1 << 20
 """Elements of x that are evaluated at once, and where a file fixes all of its sizes."""
@@ -65,7 +66,7 @@ def region_of(x: ir.Value, y: ir.Value, twins: Sequence[ir.Value]) -> Region | N
     order = nodes_between([y], reached, MOST_NODES)
     if not order:
         return None
-    needed = dict.fromkeys(value for node in order for value in node.inputs if value is not None)
+    needed = dict.fromkeys(value for node in order for value in inputs_of(node) if value)
     leaves = [v for v in needed if v.producer() is None and v not in reached]
     weights = [v for v in leaves if v.const_value is not None and not v.is_graph_input()]
     if any(v.const_value is not None and v.const_value.size > _MOST_WEIGHT for v in weights):
@@ -73,13 +74,13 @@ def region_of(x: ir.Value, y: ir.Value, twins: Sequence[ir.Value]) -> Region | N
     parameters = tuple(value for value in leaves if value not in weights)
     given, nodes = set(parameters), []
     for node in order:
-        inputs = node.inputs[:1] if standard(node) == "CastLike" else node.inputs
+        inputs = node.inputs[:1] if standard(node) == "CastLike" else inputs_of(node)
         if not reached.isdisjoint(inputs):
             reached.update(node.outputs)
             nodes.append(node)
         elif not given.isdisjoint(inputs):
             given.update(node.outputs)
-    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
+    read = dict.fromkeys(value for node in nodes for value in inputs_of(node) if value)
     constants = tuple(value for value in read if value not in reached)
     used = tuple(value for value in twins if value in read)
     pieces = [

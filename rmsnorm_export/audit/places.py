@@ -32,17 +32,10 @@ class Place:
 
     def through(self, before: Sequence[Place], traits: Traits) -> None:
         """Count what is on the ways that lead here through a node behind ``before``."""
-        for index, one in enumerate(before):
-            self.sums = max(self.sums, one.sums)
-            self.roots = max(self.roots, one.roots)
-            self.pieces = max(self.pieces, one.pieces)
-            self.ends = max(self.ends, one.ends)
-            self.mixes = min(self.mixes, one.mixes) if index else one.mixes
-        self.sums += traits.sums
-        self.roots += traits.roots
-        self.pieces += traits.pieces
-        self.ends += traits.ends
-        self.mixes += traits.mixes
+        for name in ("sums", "roots", "pieces", "ends"):
+            most = max((getattr(one, name) for one in before), default=0)
+            setattr(self, name, most + getattr(traits, name))
+        self.mixes = min((one.mixes for one in before), default=0) + traits.mixes
 
     def explained(self, x: Place) -> None:
         """Forget what is between ``x`` and here."""

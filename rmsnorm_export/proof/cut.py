@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from rmsnorm_export.errors import InputError
+from rmsnorm_export.recognize.bodies import inputs_of
 from rmsnorm_export.recognize.consts import Constants, standard
 from rmsnorm_export.recognize.shape_values import static
 from rmsnorm_export.recognize.types import Types
@@ -64,14 +65,14 @@ def cut(
 
     Raises:
         InputError: the walk reached a value that is neither given nor a small constant (a graph
-            input, a weight), a reference to an attribute of the function that holds it, a node with
-            a subgraph, or more than 512 nodes.
+            input, a weight), a reference to an attribute of the function that holds it, or more
+            than 512 nodes.
     """
     walk = _Walk(inputs, frozenset(constants), aliases or {}, type_of, sizes_of)
     walk.reach(outputs)
     for value, new in zip(inputs, walk.inputs, strict=True):
         new.type = _tensor_type(type_of(value))
-    new_outputs = [walk.output(value, index) for index, value in enumerate(outputs)]
+    new_outputs = [walk.output(value, f"y{index}") for index, value in enumerate(outputs)]
     graph = ir.Graph(
         walk.inputs,
         new_outputs,
@@ -115,6 +116,7 @@ class _Walk:
         # A source may cast one value twice, once for the square and once for the numerator.
         self._views = {_view(value): copy for value, copy in self._copies.items()}
         self._names = map("t{}".format, itertools.count())
+        self._count = 0
 
     def reach(self, outputs: Sequence[ir.Value]) -> None:
         """Copy everything that ``outputs`` need. Iterative: a chain may be deep."""
@@ -137,19 +139,20 @@ class _Walk:
                 sources = self._sources(node)
                 stack.extend((source, False) for source in sources if source is not None)
 
-    def output(self, value: ir.Value, index: int) -> ir.Value:
-        """Return a copy of ``value`` as graph output ``y<index>``: an Identity, as a value that is
+    def output(self, value: ir.Value, name: str) -> ir.Value:
+        """Return a copy of ``value`` as graph output of this name: an Identity, as a value that is
         also an input, or is asked for twice, must have a second name."""
-        new = ir.Value(name=f"y{index}", type=_tensor_type(self._type_of(value)))
-        source, name = self._copies[value], f"out{index}"
-        self.nodes.append(ir.Node("", "Identity", [source], outputs=[new], name=name))
+        new = ir.Value(name=name, type=_tensor_type(self._type_of(value)))
+        node = ir.Node("", "Identity", [self._copies[value]], outputs=[new], name=f"out_{name}")
+        self.nodes.append(node)
         return new
 
     def _copy(self, node: ir.Node) -> None:
-        if len(self.nodes) >= MAX_NODES:
+        self._count += 1
+        if self._count > MAX_NODES:
             raise _endless(node)
-        op_type, sources = node.op_type, self._sources(node)
-        attributes = [_own_attribute(node, attribute) for attribute in node.attributes.values()]
+        op_type, sources = node.op_type, self._sources(node)[: len(node.inputs)]
+        attributes = [self._attribute(node, attribute) for attribute in node.attributes.values()]
         if len(sources) < len(node.inputs):
             sizes = self._run_sizes(node)
             op_type = "Cast" if sizes is None else "Constant"
@@ -170,13 +173,41 @@ class _Walk:
         self.nodes.append(new)
         self._copies.update(zip(node.outputs, new.outputs, strict=True))
 
+    def _attribute(self, node: ir.Node, attribute: ir.Attr) -> ir.Attr:
+        """Return the attribute for a copy of the node.
+
+        Raises:
+            InputError: it is given from outside.
+        """
+        if attribute.is_ref():
+            label = f"node {_node_name(node)}"
+            where = f"attribute {attribute.name} of {label} refers to {attribute.ref_attr_name}"
+            why = "an attribute depends on the function's caller"
+            raise _no_cut(why, where, "inline the function first")
+        if attribute.type != ir.AttributeType.GRAPH:
+            return attribute
+        return ir.AttrGraph(attribute.name, self._body(attribute.as_graph()))
+
+    def _body(self, graph: ir.Graph) -> ir.Graph:
+        """Return a copy of a body of control flow, whose values from outside are copied already."""
+        outer, self.nodes = self.nodes, []
+        types = map(_tensor_type, map(self._type_of, graph.inputs))
+        inputs = [ir.Value(name=next(self._names), type=one) for one in types]
+        self._copies |= dict(zip(graph.inputs, inputs, strict=True))
+        self._copies |= {value: self._constant(value) for value in graph.initializers.values()}
+        for node in graph:
+            self._copy(node)
+        outputs = [self.output(value, next(self._names)) for value in graph.outputs]
+        body, self.nodes = ir.Graph(inputs, outputs, nodes=self.nodes, name="body"), outer
+        return body
+
     def _sources(self, node: ir.Node) -> Sequence[ir.Value | None]:
         """Return the inputs whose elements matter: not the model of a CastLike of known type, nor a
         value of known sizes of which only the shape is asked. Either may come from before the cut.
         """
         if standard(node) == "CastLike" and self._type_of(node.outputs[0]) is not None:
             return node.inputs[:1]
-        return node.inputs if self._run_sizes(node) is None else ()
+        return inputs_of(node) if self._run_sizes(node) is None else ()
 
     def _run_sizes(self, node: ir.Node) -> Sequence[int] | int | None:
         """Return the result of a Shape or Size in the runs of the new model, where it is known."""
@@ -214,24 +245,6 @@ class _Walk:
 
 def _tensor_type(element: int | None) -> ir.TensorType | None:
     return None if element is None else ir.TensorType(ir.DataType(element))
-
-
-def _own_attribute(node: ir.Node, attribute: ir.Attr) -> ir.Attr:
-    """Return the attribute for a copy of the node.
-
-    Raises:
-        InputError: it is given from outside, or is a graph.
-    """
-    label = f"node {_node_name(node)}"
-    if attribute.is_ref():
-        where = f"attribute {attribute.name} of {label} refers to {attribute.ref_attr_name}"
-        why = "an attribute depends on the function's caller"
-        raise _no_cut(why, where, "inline the function first")
-    if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-        fix = "cut inside the subgraph, or move the control flow out of the chain"
-        where = f"{label} ({node.op_type}) holds a subgraph"
-        raise _no_cut("there is control flow between them", where, fix)
-    return attribute
 
 
 def _view(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:

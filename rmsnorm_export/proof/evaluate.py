@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ from rmsnorm_export.errors import InputError
 from rmsnorm_export.graph.functions import inline
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.proof.operators import cannot_evaluate, cast, kernel_of, run_reference
-from rmsnorm_export.recognize.consts import Constants, stored_tensor
+from rmsnorm_export.recognize.bodies import FLOW, bodies_of, inputs_of
+from rmsnorm_export.recognize.consts import Constants, standard, stored_tensor
 from rmsnorm_export.recognize.functions import inlined_size
 from rmsnorm_export.recognize.schema import by_schema
 from rmsnorm_export.recognize.shape_rules import UNKNOWN
@@ -35,8 +36,11 @@ _MOST_NODES = 4096
 _MOST_ELEMENTS = 2**23
 """Of one result: twice what a proof feeds."""
 _MOST_IN_ALL = 2**27
+_MOST_RUNS = 4096
+"""Of a Loop."""
 _MOST_READ = 64
 """Elements of an operand that may say how large a result is."""
+_INTS = ir.AttributeType.INTS
 _FLOAT_ATTRIBUTES = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 
 
@@ -58,13 +62,14 @@ class Float64Result:
 
 
 _Tensors = Sequence[_Tensor | None]
+_RunBody = Callable[[_Tensors], list[_Tensor]]
 
 
 def run_numpy(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Compute the outputs of ``model`` with every operator rounded once, in its declared type.
 
     Args:
-        model: made of operators and model-local functions; no control flow.
+        model: made of operators and model-local functions.
         feeds: an array for every graph input.
 
     Raises:
@@ -133,26 +138,25 @@ class _Evaluator:
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         graph = self._graph
-        values: dict[ir.Value, _Tensor] = {}
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                values[value] = _constant(value.const_value.numpy())
+        values = _stored(graph)
         for value in graph.inputs:
             array = np.asarray(feeds[value.name or ""])
             values[value] = _Tensor(self._input(array), array.dtype, False)
         # Overflow, 0/0 and the like are results here, not accidents.
         with np.errstate(all="ignore"):
-            self._run_nodes(values)
+            self._run_nodes(graph, values)
         return {value.name or "": self._input(values[value].array) for value in graph.outputs}
 
     def _input(self, array: Array) -> Array:
         return cast(array, _FLOAT64) if self._promote and is_float(array.dtype) else array
 
-    def _run_nodes(self, values: dict[ir.Value, _Tensor]) -> None:
-        last = {value: node for node in self._graph for value in node.inputs if value is not None}
-        for node in self._graph:
+    def _run_nodes(self, graph: ir.Graph, values: dict[ir.Value, _Tensor]) -> None:
+        last = {v: node for node in graph for v in inputs_of(node) if v is not None}
+        for node in graph:
             tensors = [None if value is None else values[value] for value in node.inputs]
-            for value, result in zip(node.outputs, self._apply(node, tensors), strict=False):
+            flow = standard(node) in FLOW
+            results = self._flow(node, tensors, values) if flow else self._apply(node, tensors)
+            for value, result in zip(node.outputs, results, strict=False):
                 if result is not None:
                     values[value] = result
                     self._elements += result.array.size
@@ -161,6 +165,32 @@ class _Evaluator:
             for operand in set(node.inputs):
                 if operand is not None and last[operand] is node and not operand.is_graph_output():
                     values.pop(operand, None)
+
+    def _flow(
+        self, node: ir.Node, tensors: _Tensors, values: Mapping[ir.Value, _Tensor]
+    ) -> _Tensors:
+        """Run one body of an If, or that of a Loop or Scan as often as it does.
+
+        ``values``: those that bodies may read.
+        """
+        bodies = dict(bodies_of(node))
+        try:
+            if node.op_type == "If":
+                taken = "then_branch" if _is_true(tensors[0]) else "else_branch"
+                return self._run_body(bodies[taken], (), values)
+            run = functools.partial(self._run_body, bodies["body"], values=values)
+            return _looped(tensors, run) if node.op_type == "Loop" else _scanned(node, tensors, run)
+        except (ValueError, IndexError, KeyError, TypeError) as error:
+            fix = "check the bodies of its control flow"
+            raise cannot_evaluate(node.op_type, str(error), fix) from error
+
+    def _run_body(
+        self, body: ir.Graph, inputs: _Tensors, values: Mapping[ir.Value, _Tensor]
+    ) -> list[_Tensor]:
+        inner = dict(zip(body.inputs, (tensor for tensor in inputs if tensor), strict=True))
+        own = {**values, **_stored(body), **inner}
+        self._run_nodes(body, own)
+        return [own[value] for value in body.outputs]
 
     def _apply(self, node: ir.Node, tensors: _Tensors) -> _Tensors:
         operands = [tensor for tensor in tensors if tensor is not None]
@@ -209,6 +239,50 @@ class _Evaluator:
 
 def _constant(array: Array) -> _Tensor:
     return _Tensor(array, array.dtype, True)
+
+
+def _stored(graph: ir.Graph) -> dict[ir.Value, _Tensor]:
+    values = graph.initializers.values()
+    return {v: _constant(v.const_value.numpy()) for v in values if v.const_value is not None}
+
+
+def _is_true(tensor: _Tensor | None) -> bool:
+    return tensor is None or bool(tensor.array.all())
+
+
+def _looped(tensors: _Tensors, run: _RunBody) -> _Tensors:
+    """Return the last states of a Loop, and what all runs give."""
+    most, going, *states = tensors
+    goes, rows = _is_true(going), list[list[_Tensor]]()
+    while goes and (most is None or len(rows) < most.array):
+        if len(rows) == _MOST_RUNS:
+            raise _too_much("runs of a Loop", _MOST_RUNS + 1, _MOST_RUNS)
+        numbers = map(_constant, (np.array(len(rows)), np.array(True)))
+        again, *results = run((*numbers, *states))
+        goes = _is_true(again)
+        rows.append(results[len(states) :])
+        states = [*results[: len(states)]]
+    return [*states, *_stacked(rows)]
+
+
+def _scanned(node: ir.Node, tensors: _Tensors, run: _RunBody) -> _Tensors:
+    """Return the last states of a Scan, and what all runs give."""
+    if any(any(a.as_ints()) for a in node.attributes.values() if a.type == _INTS):
+        raise ValueError("it goes along another axis than the first, or backwards")
+    first = len(tensors) - node.attributes.get_int("num_scan_inputs")
+    states, rows = tensors[:first], list[list[_Tensor]]()
+    scanned = [tensor for tensor in tensors[first:] if tensor]
+    for index in range(len(scanned[0].array)):
+        parts = (dataclasses.replace(tensor, array=tensor.array[index]) for tensor in scanned)
+        results = run((*states, *parts))
+        rows.append(results[first:])
+        states = results[:first]
+    return [*states, *_stacked(rows)]
+
+
+def _stacked(rows: Sequence[list[_Tensor]]) -> Iterator[_Tensor]:
+    for column in zip(*rows, strict=True):
+        yield dataclasses.replace(column[0], array=np.stack([tensor.array for tensor in column]))
 
 
 def _outputs_of(

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
+from rmsnorm_export.recognize.bodies import inputs_of
+
 
 def nodes_between(
     ends: Iterable[ir.Value], start: Collection[ir.Value | None], most: int = 1 << 20
@@ -27,5 +29,5 @@ def nodes_between(
         elif node not in seen:
             seen.add(node)
             stack.append((value, True))
-            stack.extend((v, False) for v in reversed(node.inputs))
+            stack.extend((v, False) for v in reversed(inputs_of(node)))
     return order if len(seen) <= most else []

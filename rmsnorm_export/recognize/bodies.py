@@ -6,6 +6,8 @@ dimensions of what went in, or those of the body's output, and only what both sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from rmsnorm_export.recognize.consts import standard
@@ -24,6 +26,24 @@ def bodies_of(node: ir.Node) -> list[tuple[str, ir.Graph]]:
         if attribute.type in _NESTED and not attribute.is_ref()
         for graph in ([attribute.value] if attribute.type == _GRAPH else attribute.value)
     ]
+
+
+def inputs_of(node: ir.Node) -> Sequence[ir.Value | None]:
+    """Return the inputs of ``node``, and the values from outside that the graphs in it read."""
+    bodies = [body for _, body in bodies_of(node)]
+    if not bodies:
+        return node.inputs
+    own: set[ir.Value | None] = {None}
+    read: dict[ir.Value | None, None] = {}
+    while bodies:
+        body = bodies.pop()
+        own.update(body.inputs, body.initializers.values())
+        for inner in body:
+            own.update(inner.outputs)
+            read |= dict.fromkeys(inner.inputs)
+            bodies += [graph for _, graph in bodies_of(inner)]
+        read |= dict.fromkeys(body.outputs)
+    return (*node.inputs, *(value for value in read if value not in own))
 
 
 def all_bodies(model: ir.Model) -> dict[ir.Graph, ir.Node]:

@@ -87,7 +87,9 @@ def div(ctx: Context, node: ir.Node) -> None:
         return
     number = ctx.constants.scalar(b)
     if not number:
-        if isinstance(fact_a, Radial) and not fact_a.rooted:
+        if isinstance(fact_a, Radial) and (length := _counted(ctx, b, fact_a, a)):
+            _rescaled(ctx, node, fact_a, 1.0 / length)
+        elif isinstance(fact_a, Radial) and not fact_a.rooted:
             _count_not_constant(ctx, node, fact_a, b)
         return
     if isinstance(fact_a, Radial):
@@ -117,6 +119,22 @@ def add(ctx: Context, node: ir.Node) -> None:
                 return
 
 
+def _counted(ctx: Context, count: ir.Value, radial: Radial, sums: ir.Value) -> int:
+    """Return the length of rows where ``count`` adds up ones as ``sums`` their squares, else 0."""
+    node = ctx.maker(count, "ReduceSum")
+    ones = None if node is None else ctx.maker(node.inputs[0], "ConstantOfShape", "Expand")
+    if ones is None or radial.inverse or not radial.size:
+        return 0
+    fill, number = ones.attributes.get("value"), ctx.constants.scalar(ones.inputs[0])
+    if ones.op_type == "ConstantOfShape":
+        number = 0.0 if fill is None else float(fill.as_tensor().numpy().flat[0])
+    shape = ctx.types.shape
+    pairs = ((shape(ones.outputs[0]), shape(radial.x.root)), (shape(count), shape(sums)))
+    same = all(one == other and one is not None and None not in one for one, other in pairs)
+    exact = radial.size <= (256 if radial.dtype in HALF_TYPES else 1 << 24)
+    return radial.size if same and exact and number == 1.0 else 0
+
+
 def _count_not_constant(ctx: Context, node: ir.Node, radial: Radial, other: ir.Value) -> None:
     if ctx.of_one_source(other, radial.x.root):
         ctx.spoil(
@@ -141,7 +159,11 @@ def rescale(ctx: Context, node: ir.Node, radial: Radial, constant: ir.Value, fac
         ctx.set_radial(node.outputs[0], radials.times(ctx, radial, constant, factor))
         return
     slack = radials.slack_with(ctx, radial, constant)
-    step = dataclasses.replace(radial, slack=slack, plain=False)
+    _rescaled(ctx, node, dataclasses.replace(radial, slack=slack), factor)
+
+
+def _rescaled(ctx: Context, node: ir.Node, radial: Radial, factor: float) -> None:
+    step = dataclasses.replace(radial, plain=False)
     step.floor *= factor  # a negative one would make a maximum of it: refused by its sign
     if radial.rooted:
         step.c, step.d = radial.c * factor, radial.d * factor

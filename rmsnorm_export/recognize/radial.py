@@ -25,7 +25,13 @@ def square(ctx: Context, node: ir.Node, value: ir.Value, flaw: Flaw | None = Non
 
 
 def square_of(ctx: Context, value: ir.Value) -> Square | None:
-    """The square of ``value``, computed in its type; None where that is no float type."""
+    """The square of ``value``, computed in its type; None where that is no float type.
+
+    That of a magnitude that nobody else reads is that of what it is of.
+    """
+    node = producer_of(value, "Abs")
+    if node is not None and node.inputs[0] is not None and len({*ctx.read_by(value)}) == 1:
+        value = node.inputs[0]
     dtype = ctx.types.dtype(value)
     if dtype is None:
         flaw = (

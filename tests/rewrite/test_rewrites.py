@@ -84,7 +84,7 @@ r = Pow(i, half)
 g = Mul(r, w)
 y = Mul(x, g)""".splitlines()
 _ALONE = {
-    (0, 1): "exponent-not-two", (3, 4): "epsilon-not-constant",
+    (0, 1): "spelling-unknown", (3, 4): "epsilon-not-constant",
     (5, 6): "count-not-constant", (7, 8): "power-not-constant",
 }  # fmt: skip
 """The steps of which nothing but a constant comes out of the branch, and the reason then."""
