@@ -251,6 +251,9 @@ def open_folder(folder: StrPath) -> Bundle:
         if os.path.isfile(os.path.join(folder, "config.json")):
             found += ": a config.json, and no graph"
             fix = f"export the model first: rmsnorm-export export {shlex.quote(place)} -o OUT"
+        elif graphs := sorted(Path(folder).glob("*.onnx")):
+            found += f": {short(graphs[0].name)}, and no config.json, {GENAI_FILE} or {EXPORT_FILE}"
+            fix = "put the config.json of the model into the folder, or give the .onnx file itself"
         raise InputError("This is no folder of ONNX graphs.", found=found, fix=fix)
     return bundle
 

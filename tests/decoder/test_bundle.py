@@ -20,7 +20,9 @@ from onnx import TensorProto
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.bundle import open_folder
+from rmsnorm_export.decoder.tokens import Held
 from rmsnorm_export.graph.load import serialize
+from rmsnorm_export.proof.comparison import Reference
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, input_candidates
 from rmsnorm_export.runtime.sizes import ONE_POINT
 
@@ -244,6 +246,23 @@ def test_a_package_of_two_graphs_is_told_in_fifteen_lines(
         "packaged one_prefill", "packaged one_decode",
     ]  # fmt: skip
     assert len(lines) <= 15
+
+
+def test_graphs_without_a_config_are_told_so(exported: Path) -> None:
+    for name in ("config.json", "export.json"):
+        (exported / name).unlink()
+    for command in (rx.inspect, lambda place: rx.package_model(place, exported.parent / "models")):
+        with pytest.raises(rx.InputError, match=r"decode.onnx, and no config.json") as caught:
+            command(exported)
+        assert "give the .onnx file itself" in str(caught.value)
+
+
+def test_a_cache_of_an_encoder_that_a_graph_does_not_change_is_held() -> None:
+    """optimum's merged decoder gives an empty one."""
+    held, name = Held(), "present.0.encoder.key"
+    for rows in (2, 0):
+        held.keep(Reference(outputs={name: np.zeros((rows, 4, 1, 8))}))
+    assert held.leaves["past_key_values.0.encoder.key"].shape[0] == 2
 
 
 def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:
