@@ -6,7 +6,8 @@ How many tokens it holds is no size of the buffer then; the mask counts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -93,6 +94,48 @@ def in_one_buffer(graph: ir.Graph, others: Collection[ir.Node] = ()) -> bool:
     states = states_of(graph)
     is_read = any(v.uses() for v in graph.outputs if v.name in states.values())
     return not is_read and takers == {ATTENTION}
+
+
+def open_caches(graph: ir.Graph) -> set[str]:
+    """Return the inputs of a cache that leave its heads or width open."""
+    states = states_of(graph)
+    shapes = {str(v.name): v.shape for v in graph.inputs if v.name in states and v.shape}
+    caches = {name: shape for name, shape in shapes.items() if len(shape) == len(_AXES)}
+    return {n for n, shape in caches.items() if not (_fixed(shape, 1) and _fixed(shape, 3))}
+
+
+def know_sizes(model: ir.Model) -> None:
+    """Give caches that leave sizes open those of the ones that follow, in place."""
+    shapes = {str(value.name): value.shape for value in model.graph.outputs}
+    states, names = states_of(model.graph), open_caches(model.graph)
+    for value in model.graph.inputs:
+        after = shapes.get(states.get(str(value.name), ""))
+        if value.name in names and value.shape is not None and len(after or ()) == len(_AXES):
+            own: Any = after
+            value.shape = ir.Shape([value.shape[0], own[1], value.shape[_LENGTH], own[3]])
+
+
+def leave_sizes_open(model: ir.Model, names: set[str]) -> None:
+    """Let attention read caches of these names in the sizes that are known by now, in place."""
+    for value in model.graph.inputs:
+        if value.name in names - open_caches(model.graph) and value.shape is not None:
+            read_as_declared(model.graph, value, [0, value.shape[1], 0, value.shape[3]])
+
+
+def read_as_declared(graph: ir.Graph, cache: ir.Value, sizes: Sequence[Any]) -> None:
+    """Let attention nodes, which check its sizes, read a cache in those of the model, in place.
+
+    Args:
+        graph: of a decoder.
+        cache: an input.
+        sizes: of it; 0: as it is.
+    """
+    for node, index in cache.uses():
+        if node.op_type == ATTENTION:
+            tape = ir.tape.Tape()
+            shape = tape.op("Constant", [], {"value_ints": [*sizes]})
+            node.replace_input_with(index, tape.op("Reshape", [cache, shape]))
+            graph.insert_before(node, tape.nodes)
 
 
 def show_states(model: ir.Model) -> None:

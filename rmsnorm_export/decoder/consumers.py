@@ -8,8 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rmsnorm_export.decoder.attention import ATTENTION
-from rmsnorm_export.decoder.buffers import in_one_buffer
+from rmsnorm_export.decoder.buffers import in_one_buffer, read_as_declared
 from rmsnorm_export.decoder.bundle import companions, states_of
 from rmsnorm_export.errors import UsageError
 
@@ -68,13 +67,7 @@ def allow_empty_of_optimum(config: Any, graph: ir.Graph) -> None:
             rows, own_heads, past, own_width = value.shape
             if (own_heads, own_width) != (heads, width) or config.model_type == "deepseek_v3":
                 value.shape = ir.Shape([rows, "heads", past, "width"])
-                for node, index in value.uses():
-                    if node.op_type == ATTENTION:
-                        tape = ir.tape.Tape()
-                        own: Any = [0, own_heads, 0, own_width]  # 0: as it is
-                        sizes = tape.op("Constant", [], {"value_ints": own})
-                        node.replace_input_with(index, tape.op("Reshape", [value, sizes]))
-                        graph.insert_before(node, tape.nodes)
+                read_as_declared(graph, value, [0, own_heads, 0, own_width])
 
 
 def genai_config(model: Any, graph: ir.Graph) -> dict[str, Any]:
