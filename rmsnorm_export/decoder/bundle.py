@@ -42,7 +42,9 @@ GENAI_FILE = "genai_config.json"
 TOKENIZER = "tokenizer.json"
 """Of tokenizers, which transformers saves beside a model."""
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_WEIGHTS = ".safetensors"
+"""Of the models of PyTorch that are loaded."""
+
 _COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md")
 """Configs, tokenizers and chat templates, which go with the graphs."""
 
@@ -248,12 +250,16 @@ def open_folder(folder: StrPath) -> Bundle:
     if bundle is None:
         fix = "give a folder that export --task generation, or another exporter, has made"
         found = place = short(os.fspath(folder), 300)
-        if os.path.isfile(os.path.join(folder, "config.json")):
-            found += ": a config.json, and no graph"
-            fix = f"export the model first: rmsnorm-export export {shlex.quote(place)} -o OUT"
-        elif graphs := sorted(Path(folder).glob("*.onnx")):
+        graphs, weights = (sorted(Path(folder).glob(f"*{kind}")) for kind in (".onnx", _WEIGHTS))
+        if graphs and weights:
+            found += f": {short(graphs[0].name)} beside {short(weights[0].name)}, a PyTorch model's"
+            fix = "put the graphs and the config.json into a folder of their own"
+        elif graphs:
             found += f": {short(graphs[0].name)}, and no config.json, {GENAI_FILE} or {EXPORT_FILE}"
             fix = "put the config.json of the model into the folder, or give the .onnx file itself"
+        elif os.path.isfile(os.path.join(folder, "config.json")):
+            found += ": a config.json, and no graph"
+            fix = f"export the model first: rmsnorm-export export {shlex.quote(place)} -o OUT"
         raise InputError("This is no folder of ONNX graphs.", found=found, fix=fix)
     return bundle
 
@@ -272,7 +278,7 @@ def bundle_at(source: object) -> Bundle | None:
     except (OSError, ValueError):
         return None
     graphs = {file.stem: file for file in files.values() if file.suffix == ".onnx"}
-    of_pytorch = any(file.suffix in _WEIGHTS for file in files.values())
+    of_pytorch = any(file.suffix == _WEIGHTS for file in files.values())
     others = graphs and not of_pytorch and {"config.json", GENAI_FILE} & files.keys()
     if EXPORT_FILE not in files and not others:
         return None
