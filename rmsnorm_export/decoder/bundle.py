@@ -45,8 +45,10 @@ TOKENIZER = "tokenizer.json"
 _WEIGHTS = ".safetensors"
 """Of the models of PyTorch that are loaded."""
 
-_COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md")
+_COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".md")
 """Configs, tokenizers and chat templates, which go with the graphs."""
+_TEMPLATES = "additional_chat_templates"
+"""Of transformers: the folder of those with a name."""
 
 _FIX = "export the model again, or put back the files as they were exported"
 
@@ -182,11 +184,12 @@ def companions(folder: Path) -> dict[str, Path]:
         InputError: one is a link to a file outside of the folder.
     """
     files: dict[str, Path] = {}
-    for entry in sorted(folder.iterdir()):
+    for entry in sorted([*folder.iterdir(), *(folder / _TEMPLATES).glob("*")]):
         of_weights = entry.name.endswith(".index.json")
         if entry.suffix not in _COMPANIONS or of_weights or not entry.is_file():
             continue
-        files[entry.name] = inside(folder, entry.name)
+        name = os.fspath(entry.relative_to(folder))
+        files[name] = inside(folder, name)
     return files
 
 
@@ -206,6 +209,7 @@ def copy_missing(files: Mapping[str, Path], folder: Path) -> None:
     """Copy files, by their new names, to a folder that may have some of these names already."""
     for name, path in files.items():
         if not (folder / name).exists():
+            (folder / name).parent.mkdir(exist_ok=True)
             copy_file(path, folder / name)
 
 

@@ -94,6 +94,8 @@ def change_manifest(folder: Path, **changes: object) -> None:
 def test_optimize_writes_a_folder_with_manifest_config_and_weights_once(
     exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (exported / "additional_chat_templates").mkdir()
+    (exported / "additional_chat_templates" / "tools.jinja").write_text("{{ tools }}")
     before, out = snapshot(exported), exported.parent / "out"
     arguments = ["optimize", str(exported), "-o", str(out), "--require", "all", "--prove"]
     assert main(arguments) == 0
