@@ -6,7 +6,7 @@ How many tokens it holds is no size of the buffer then; the mask counts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import onnx_ir as ir
@@ -15,6 +15,7 @@ from rmsnorm_export.decoder.attention import ATTENTION, VIEWS, cache_of
 from rmsnorm_export.decoder.bundle import states_of
 from rmsnorm_export.decoder.tokens import TOKENS
 from rmsnorm_export.graph.order import replace
+from rmsnorm_export.runtime.inputs import graph_inputs
 
 _LENGTH = 2
 _AXES: tuple[int, ...] = (0, 1, _LENGTH, 3)
@@ -96,46 +97,32 @@ def in_one_buffer(graph: ir.Graph, others: Collection[ir.Node] = ()) -> bool:
     return not is_read and takers == {ATTENTION}
 
 
-def open_caches(graph: ir.Graph) -> set[str]:
-    """Return the inputs of a cache that leave its heads or width open."""
+def open_caches(graph: ir.Graph) -> list[ir.Value]:
+    """Return the inputs of a cache that leave its heads open, as optimum's empty one asks for."""
     states = states_of(graph)
-    shapes = {str(v.name): v.shape for v in graph.inputs if v.name in states and v.shape}
-    caches = {name: shape for name, shape in shapes.items() if len(shape) == len(_AXES)}
-    return {n for n, shape in caches.items() if not (_fixed(shape, 1) and _fixed(shape, 3))}
+    caches = [v for v in graph.inputs if v.name in states and len(v.shape or ()) == len(_AXES)]
+    return [value for value in caches if value.shape is not None and not _fixed(value.shape, 1)]
 
 
 def know_sizes(model: ir.Model) -> None:
-    """Give caches that leave sizes open those of the ones that follow, in place."""
-    shapes = {str(value.name): value.shape for value in model.graph.outputs}
-    states, names = states_of(model.graph), open_caches(model.graph)
-    for value in model.graph.inputs:
-        after = shapes.get(states.get(str(value.name), ""))
-        if value.name in names and value.shape is not None and len(after or ()) == len(_AXES):
-            own: Any = after
-            value.shape = ir.Shape([value.shape[0], own[1], value.shape[_LENGTH], own[3]])
+    """Give caches that leave sizes open those to which the graph fixes them, in place."""
+    declared = graph_inputs(model)
+    for value in open_caches(model.graph):
+        value.shape = ir.Shape(declared[str(value.name)].shape or ())
 
 
-def leave_sizes_open(model: ir.Model, names: set[str]) -> None:
-    """Let attention read caches of these names in the sizes that are known by now, in place."""
-    for value in model.graph.inputs:
-        if value.name in names - open_caches(model.graph) and value.shape is not None:
-            read_as_declared(model.graph, value, [0, value.shape[1], 0, value.shape[3]])
-
-
-def read_as_declared(graph: ir.Graph, cache: ir.Value, sizes: Sequence[Any]) -> None:
-    """Let attention nodes, which check its sizes, read a cache in those of the model, in place.
-
-    Args:
-        graph: of a decoder.
-        cache: an input.
-        sizes: of it; 0: as it is.
-    """
-    for node, index in cache.uses():
-        if node.op_type == ATTENTION:
-            tape = ir.tape.Tape()
-            shape = tape.op("Constant", [], {"value_ints": [*sizes]})
-            node.replace_input_with(index, tape.op("Reshape", [cache, shape]))
-            graph.insert_before(node, tape.nodes)
+def read_in_its_sizes(model: ir.Model, names: Collection[str]) -> None:
+    """Let attention nodes, which check sizes, read caches in those that are known, in place."""
+    for cache in model.graph.inputs:
+        if cache.name not in names or cache.shape is None or not _fixed(cache.shape, 1):
+            continue
+        own: Any = [0, cache.shape[1], 0, cache.shape[3]]  # 0: as it is
+        for node, index in cache.uses():
+            if node.op_type == ATTENTION:
+                tape = ir.tape.Tape()
+                sizes = tape.op("Constant", [], {"value_ints": own})
+                node.replace_input_with(index, tape.op("Reshape", [cache, sizes]))
+                model.graph.insert_before(node, tape.nodes)
 
 
 def show_states(model: ir.Model) -> None:

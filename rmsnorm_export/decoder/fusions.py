@@ -184,7 +184,8 @@ def _attempts(
     last: list[Step] = [functools.partial(optimizer.optimize, num_iterations=1), drop_redundant]
     last += [leave_unseen_rows] if provider == "cpu" else []
     last += [buffers.count_by_mask] if one_buffer else []
-    last += [functools.partial(buffers.leave_sizes_open, names=buffers.open_caches(model.graph))]
+    names = [str(value.name) for value in buffers.open_caches(model.graph)]
+    last += [functools.partial(buffers.read_in_its_sizes, names=names)]
     cap, every = cap_of(model.graph), len(attentions(model.graph))
     goes_on = bool(buffers.calls_of(model.graph))
     attention = next((i for i, step in enumerate(listed) if _may_rotate(step)), len(listed))

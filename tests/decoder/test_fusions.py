@@ -209,6 +209,8 @@ def test_a_cache_that_leaves_its_sizes_open_is_fused_and_stays_open(one_graph: F
     fused, fusions = fuse(model, "cpu")
     assert fusions.operators["GroupQueryAttention"] == (0, 2)
     declared = graph_inputs(fused)
+    assert (declared[cache := next(iter(states_of(fused.graph)))].shape or ())[1::2] == (2, 16)
+    assert next(v.shape for v in fused.graph.inputs if v.name == cache)[1] == "heads"
     shapes = input_shapes(declared, sizes=(1,)) | dict.fromkeys(
         states_of(fused.graph), (1, 7, 0, 3)
     )
