@@ -115,6 +115,7 @@ class Measurement:
         feeds, expected: inputs and outputs of the reference, by the label of the case.
         contents: of raw and what was made of it, serialised; external data is the model's.
         timings, usable, unranked: as in ``Benchmark``.
+        refused: the usual cases that the model does not run, and why.
     """
 
     loaded: LoadedModel
@@ -126,6 +127,7 @@ class Measurement:
     timings: list[Timing] = dataclasses.field(default_factory=list)
     usable: list[str] = dataclasses.field(default_factory=list)
     unranked: dict[str, str] = dataclasses.field(default_factory=dict)
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -141,6 +143,8 @@ class Measurement:
         """Yield what the reader should know; ``load`` is that before it began."""
         if self.busy:
             yield f"a load of {load:g} on {plural(cores(), 'core')}: measure again when it is idle"
+        for label, why in self.refused.items():
+            yield f"not measured at {label}, which the model does not run: {one_line(why, 300)}"
         if any(map(is_norm, self.loaded.model.graph.all_nodes())):
             yield _FUSED_BEFORE
 
@@ -177,14 +181,18 @@ class Measurement:
         options, session = self.options, self._reference(providers)
         declared, limits = graph_inputs(self.loaded.model), index_limits(self.loaded.model)
         for label, point in grid(declared, options).items():
-            self.feeds[label] = make_inputs(declared, limits, point, seed=options.seed)
+            feeds = make_inputs(declared, limits, point, seed=options.seed)
             try:
-                self.expected[label] = run_session(session, self.feeds[label])
+                self.expected[label] = run_session(session, feeds)
+                self.feeds[label] = feeds
             except Error as error:
-                kind = UsageError if options.shapes or options.dims else InputError
-                what = f"The model does not run at the shapes {label}."
-                fix = "give sizes that the model accepts with --shapes, and memory for them"
-                raise kind(what, found=error.found, fix=fix) from error
+                self.refused[label] = error.found
+        if self.refused and (options.shapes or options.dims or not self.feeds):
+            kind = UsageError if options.shapes or options.dims else InputError
+            label, found = next(iter(self.refused.items()))
+            what = f"The model does not run at the shapes {label}."
+            fix = "give sizes that the model accepts with --shapes, and memory for them"
+            raise kind(what, found=found, fix=fix)
 
     def _reference(self, providers: Sequence[Device]) -> Any:
         """Open raw without graph optimization, on the first provider that loads it.

@@ -7,6 +7,7 @@ How many tokens it holds is no size of the buffer then; the mask counts them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import onnx_ir as ir
 
@@ -14,6 +15,7 @@ from rmsnorm_export.decoder.attention import ATTENTION, VIEWS, cache_of
 from rmsnorm_export.decoder.bundle import states_of
 from rmsnorm_export.decoder.tokens import TOKENS
 from rmsnorm_export.graph.order import replace
+from rmsnorm_export.runtime.inputs import graph_inputs
 
 _LENGTH = 2
 _AXES: tuple[int, ...] = (0, 1, _LENGTH, 3)
@@ -93,6 +95,34 @@ def in_one_buffer(graph: ir.Graph, others: Collection[ir.Node] = ()) -> bool:
     states = states_of(graph)
     is_read = any(v.uses() for v in graph.outputs if v.name in states.values())
     return not is_read and takers == {ATTENTION}
+
+
+def open_caches(graph: ir.Graph) -> list[ir.Value]:
+    """Return the inputs of a cache that leave its heads open, as optimum's empty one asks for."""
+    states = states_of(graph)
+    caches = [v for v in graph.inputs if v.name in states and len(v.shape or ()) == len(_AXES)]
+    return [value for value in caches if value.shape is not None and not _fixed(value.shape, 1)]
+
+
+def know_sizes(model: ir.Model) -> None:
+    """Give caches that leave sizes open those to which the graph fixes them, in place."""
+    declared = graph_inputs(model)
+    for value in open_caches(model.graph):
+        value.shape = ir.Shape(declared[str(value.name)].shape or ())
+
+
+def read_in_its_sizes(model: ir.Model, names: Collection[str]) -> None:
+    """Let attention nodes, which check sizes, read caches in those that are known, in place."""
+    for cache in model.graph.inputs:
+        if cache.name not in names or cache.shape is None or not _fixed(cache.shape, 1):
+            continue
+        own: Any = [0, cache.shape[1], 0, cache.shape[3]]  # 0: as it is
+        for node, index in cache.uses():
+            if node.op_type == ATTENTION:
+                tape = ir.tape.Tape()
+                sizes = tape.op("Constant", [], {"value_ints": own})
+                node.replace_input_with(index, tape.op("Reshape", [cache, sizes]))
+                model.graph.insert_before(node, tape.nodes)
 
 
 def show_states(model: ir.Model) -> None:

@@ -42,9 +42,13 @@ GENAI_FILE = "genai_config.json"
 TOKENIZER = "tokenizer.json"
 """Of tokenizers, which transformers saves beside a model."""
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-_COMPANIONS = (".json", ".txt", ".model", ".jinja", ".md")
+_WEIGHTS = ".safetensors"
+"""Of the models of PyTorch that are loaded."""
+
+_COMPANIONS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".md")
 """Configs, tokenizers and chat templates, which go with the graphs."""
+_TEMPLATES = "additional_chat_templates"
+"""Of transformers: the folder of those with a name."""
 
 _FIX = "export the model again, or put back the files as they were exported"
 
@@ -180,11 +184,12 @@ def companions(folder: Path) -> dict[str, Path]:
         InputError: one is a link to a file outside of the folder.
     """
     files: dict[str, Path] = {}
-    for entry in sorted(folder.iterdir()):
+    for entry in sorted([*folder.iterdir(), *(folder / _TEMPLATES).glob("*")]):
         of_weights = entry.name.endswith(".index.json")
         if entry.suffix not in _COMPANIONS or of_weights or not entry.is_file():
             continue
-        files[entry.name] = inside(folder, entry.name)
+        name = os.fspath(entry.relative_to(folder))
+        files[name] = inside(folder, name)
     return files
 
 
@@ -204,6 +209,7 @@ def copy_missing(files: Mapping[str, Path], folder: Path) -> None:
     """Copy files, by their new names, to a folder that may have some of these names already."""
     for name, path in files.items():
         if not (folder / name).exists():
+            (folder / name).parent.mkdir(exist_ok=True)
             copy_file(path, folder / name)
 
 
@@ -248,7 +254,14 @@ def open_folder(folder: StrPath) -> Bundle:
     if bundle is None:
         fix = "give a folder that export --task generation, or another exporter, has made"
         found = place = short(os.fspath(folder), 300)
-        if os.path.isfile(os.path.join(folder, "config.json")):
+        graphs, weights = (sorted(Path(folder).glob(f"*{kind}")) for kind in (".onnx", _WEIGHTS))
+        if graphs and weights:
+            found += f": {short(graphs[0].name)} beside {short(weights[0].name)}, a PyTorch model's"
+            fix = "put the graphs and the config.json into a folder of their own"
+        elif graphs:
+            found += f": {short(graphs[0].name)}, and no config.json, {GENAI_FILE} or {EXPORT_FILE}"
+            fix = "put the config.json of the model into the folder, or give the .onnx file itself"
+        elif os.path.isfile(os.path.join(folder, "config.json")):
             found += ": a config.json, and no graph"
             fix = f"export the model first: rmsnorm-export export {shlex.quote(place)} -o OUT"
         raise InputError("This is no folder of ONNX graphs.", found=found, fix=fix)
@@ -269,7 +282,7 @@ def bundle_at(source: object) -> Bundle | None:
     except (OSError, ValueError):
         return None
     graphs = {file.stem: file for file in files.values() if file.suffix == ".onnx"}
-    of_pytorch = any(file.suffix in _WEIGHTS for file in files.values())
+    of_pytorch = any(file.suffix == _WEIGHTS for file in files.values())
     others = graphs and not of_pytorch and {"config.json", GENAI_FILE} & files.keys()
     if EXPORT_FILE not in files and not others:
         return None

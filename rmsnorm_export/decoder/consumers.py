@@ -8,8 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rmsnorm_export.decoder.attention import ATTENTION
-from rmsnorm_export.decoder.buffers import in_one_buffer
+from rmsnorm_export.decoder.buffers import in_one_buffer, read_in_its_sizes
 from rmsnorm_export.decoder.bundle import companions, states_of
 from rmsnorm_export.errors import UsageError
 
@@ -52,7 +51,7 @@ def tokenizer_files(model: Any) -> dict[str, Path]:
     return companions(Path(name))
 
 
-def allow_empty_of_optimum(config: Any, graph: ir.Graph) -> None:
+def allow_empty_of_optimum(config: Any, model: ir.Model) -> None:
     """Let a graph take the empty cache that optimum-onnx begins with, in place.
 
     It makes it of the config, which is of text alone; of some models with other heads or widths. A
@@ -62,19 +61,13 @@ def allow_empty_of_optimum(config: Any, graph: ir.Graph) -> None:
     heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     heads = config.num_key_value_heads if config.model_type in _OWN_HEADS else heads
     width = config.head_dim if config.model_type in _OWN_WIDTHS else width
-    states = states_of(graph)
-    for value in graph.inputs:
+    states = states_of(model.graph)
+    for value in model.graph.inputs:
         if value.name in states and value.shape is not None:
             rows, own_heads, past, own_width = value.shape
             if (own_heads, own_width) != (heads, width) or config.model_type == "deepseek_v3":
+                read_in_its_sizes(model, [str(value.name)])
                 value.shape = ir.Shape([rows, "heads", past, "width"])
-                for node, index in value.uses():
-                    if node.op_type == ATTENTION:
-                        tape = ir.tape.Tape()
-                        own: Any = [0, own_heads, 0, own_width]  # 0: as it is
-                        sizes = tape.op("Constant", [], {"value_ints": own})
-                        node.replace_input_with(index, tape.op("Reshape", [value, sizes]))
-                        graph.insert_before(node, tape.nodes)
 
 
 def genai_config(model: Any, graph: ir.Graph) -> dict[str, Any]:

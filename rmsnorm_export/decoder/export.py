@@ -123,7 +123,7 @@ def make_decoder(model: Any, options: GenerationOptions) -> FolderResult:
     config = model.config
     if options.names == "optimum" and not of_encoder:
         config = config.get_text_config()
-        allow_empty_of_optimum(config, results["model"].model.graph)
+        allow_empty_of_optimum(config, results["model"].model)
     results = dict(
         zip(results, with_weights_as_read(results.values(), options.target), strict=True)
     )

@@ -185,6 +185,8 @@ def _attempts(
     last: list[Step] = [functools.partial(optimizer.optimize, num_iterations=1), drop_redundant]
     last += [leave_unseen_rows] if provider == "cpu" else []
     last += [buffers.count_by_mask] if one_buffer else []
+    names = [str(value.name) for value in buffers.open_caches(model.graph)]
+    last += [functools.partial(buffers.read_in_its_sizes, names=names)]
     cap, every = cap_of(model.graph), len(attentions(model.graph))
     goes_on = bool(buffers.calls_of(model.graph))
     attention = next((i for i, step in enumerate(listed) if _may_rotate(step)), len(listed))
@@ -200,7 +202,7 @@ def _attempts(
 
     def applied(steps: Sequence[Step], before: ir.Model) -> ir.Model:
         steps = [*map(buffers.as_one_row, steps)] if goes_on else steps
-        return _applied([*map(telling, steps)], before)
+        return _applied([buffers.know_sizes, *map(telling, steps)], before)
 
     folded = functools.cache(lambda: _applied([telling(optimizer.optimize)], model))
 

@@ -117,7 +117,8 @@ class FolderResult(Shown):
             write_models(models, folder, "reference" if in_place else weights, self._manifest())
             if not in_place:
                 self.fill(folder)
-            written = sorted(entry.name for entry in folder.iterdir())
+            every = (path for path in folder.rglob("*") if path.is_file())
+            written = sorted(path.relative_to(folder) for path in every)
         final = Path(os.path.abspath(path))
         for name, model in models.items() if here and not in_place else ():
             # The data that it referred to was replaced.

@@ -18,6 +18,7 @@ from rmsnorm_export.quantize.left import Loss
 from rmsnorm_export.quantize.quantize import Measure
 from rmsnorm_export.quantize.result import QUANTIZED_PERPLEXITY, Quantize
 from rmsnorm_export.rewrite.options import RewriteOptions
+from rmsnorm_export.runtime.inputs import graph_inputs, numpy_type
 from rmsnorm_export.runtime.session import run_session
 from rmsnorm_export.system.files import StrPath, read_text, refusals_as
 
@@ -127,14 +128,14 @@ def _vocabulary(graph: ir.Graph) -> int:
 
 def _logarithms(model: ir.Model, rows: Array, *, single: bool) -> Array:
     """Return the logarithms of the probabilities of the next tokens, [rows, tokens - 1, all]."""
-    states, taken = states_of(model.graph), {str(value.name) for value in model.graph.inputs}
+    states, taken = states_of(model.graph), graph_inputs(model)
     feeds = {
-        str(value.name): np.zeros(
-            [len(rows), *(size if isinstance(size, int) else 0 for size in list(value.shape)[1:])],
-            value.dtype.numpy(),
+        name: np.zeros(
+            [len(rows), *(size if isinstance(size, int) else 0 for size in (item.shape or ())[1:])],
+            numpy_type(item.dtype),
         )
-        for value in model.graph.inputs
-        if value.name in states and value.shape is not None and value.dtype is not None
+        for name, item in taken.items()
+        if name in states
     }
     count, parts = rows.shape[1] - 1, []
     with opened(model) as session:

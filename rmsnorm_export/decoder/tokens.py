@@ -42,8 +42,12 @@ class Held:
         return given
 
     def keep(self, reference: Reference) -> None:
-        """Take what a graph gave for a text, beside which other outputs do no harm."""
-        self.leaves |= {state_name(name): one for name, one in reference.outputs.items()}
+        """Take what a graph gave for a text, beside which other outputs do no harm.
+
+        Where a graph does not change a cache, as that of an encoder, it may give an empty one.
+        """
+        outputs = reference.outputs.items()
+        self.leaves |= {state_name(name): one for name, one in outputs if one.size}
         for name in TOKENS:
             if name in reference.feeds:
                 self.tokens = (self.tokens or 0) + reference.feeds[name].shape[1]

@@ -15,7 +15,7 @@ import os
 import shutil
 from pathlib import Path
 
-from rmsnorm_export.decoder.bundle import Bundle, bundle_at
+from rmsnorm_export.decoder.bundle import Bundle, open_folder
 from rmsnorm_export.deploy.options import PackageOptions
 from rmsnorm_export.deploy.repository import (
     CONFIG_FILE,
@@ -73,9 +73,8 @@ def package_model(model: Source, repository: StrPath, options: PackageOptions) -
             change each other's answers.
         BackendMissingError: the plugin's library is missing.
     """
-    bundle = bundle_at(model)
-    if bundle is not None:
-        return _put_bundle(bundle, repository, options)
+    if isinstance(model, str | os.PathLike) and os.path.isdir(model):
+        return _put_bundle(open_folder(model), repository, options)
     return _put(model, repository, options)
 
 

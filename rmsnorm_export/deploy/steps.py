@@ -166,7 +166,8 @@ class OptimizeStep(Step):
         if options.prove:
             failed = [site for one in reports.values() for site in one.unproved]
             proved = sum(len(one.fused) for one in reports.values())
-            remark = f"{proved} of {plural(proved + len(failed), 'proof')} hold"
+            every = proved + len(failed)
+            remark = f"{proved} of {plural(every, 'proof')} hold" if every else ""
         failure = next(filter(None, (one.proof_error for one in reports.values())), None)
         return Products({"report": result}, failure=failure, remark=remark)
 

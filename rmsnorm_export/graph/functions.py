@@ -36,12 +36,7 @@ def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = Non
     for key in gone:
         for node in model.functions[key].all_nodes():
             node.name = name_of(node)  # the pass would invent one, which the file does not know
-    for node in nodes_of(model):
-        if (key := node.op_identifier()) in gone:  # the pass wants outputs that a call omits, too
-            name = next((value.name for value in node.outputs if value.name), name_of(node))
-            node.resize_outputs(len(model.functions[key].outputs))
-            for index, value in enumerate(node.outputs):
-                value.name = value.name or f"{name}.omitted_{index}"
+    complete_calls(model, gone)
     try:
         model = InlinePass(criteria=lambda f: keys is None or f.identifier() in keys)(model).model
     except (PassError, RecursionError) as error:
@@ -49,6 +44,16 @@ def inline(model: ir.Model, keys: Collection[ir.OperatorIdentifier] | None = Non
     for key in gone:
         model.functions.pop(key, None)  # the pass leaves what it found no call of
     return model
+
+
+def complete_calls(model: ir.Model, keys: Collection[ir.OperatorIdentifier]) -> None:
+    """Name the outputs of functions that calls omit, which onnx_ir's pass wants, in place."""
+    for node in nodes_of(model):
+        if (key := node.op_identifier()) in keys:
+            name = next((value.name for value in node.outputs if value.name), name_of(node))
+            node.resize_outputs(len(model.functions[key].outputs))
+            for index, value in enumerate(node.outputs):
+                value.name = value.name or f"{name}.omitted_{index}"
 
 
 def write_out(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:

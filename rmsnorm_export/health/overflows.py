@@ -39,7 +39,8 @@ class Overflows:
         for node in self.nodes:
             large = [value for value in node.outputs if self._is_large(value)]
             read = [self.constants[v] for v in node.inputs if v in self.constants]
-            if large and sites.stored.issuperset(node.outputs):
+            is_filled = node.op_type == "ConstantOfShape"  # of a size that is computed
+            if large and (is_filled or sites.stored.issuperset(node.outputs)):
                 read = read or large
             if read:
                 self.constants.update(dict.fromkeys(large, read[0]))

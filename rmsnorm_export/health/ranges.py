@@ -27,7 +27,7 @@ from rmsnorm_export.printable import one_line
 from rmsnorm_export.proof.comparison import opened
 from rmsnorm_export.recognize.types import Types
 from rmsnorm_export.runtime.inputs import first_run, graph_inputs, in_types_of
-from rmsnorm_export.runtime.session import run_session
+from rmsnorm_export.runtime.session import LEVEL, run_session
 
 Ranges = Mapping[ir.Value, float]
 """The largest magnitude of each value; NaN where it holds one."""
@@ -147,6 +147,8 @@ def marked(
         {v for v, of in sources.items() if of in rounding.clipped},
     )
     retype(copy, dict.fromkeys(HALF_TYPES, ir.DataType.FLOAT))
+    for node in copy.graph.all_nodes():  # the scales of its weights go through Casts here
+        node.attributes.pop(LEVEL, None)
     measure = "largest_finite" if finite else "largest"
     marks = Marks({v for v, of in sources.items() if of in own}, same, measure).add(copy.graph)
     copy.graph.outputs.extend(marks.values())

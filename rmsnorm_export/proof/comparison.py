@@ -20,6 +20,7 @@ import onnx_ir as ir
 from rmsnorm_export.errors import Error
 from rmsnorm_export.graph.contract import Contract
 from rmsnorm_export.graph.external import placed, store
+from rmsnorm_export.graph.functions import complete_calls
 from rmsnorm_export.graph.load import serialize
 from rmsnorm_export.graph.order import all_graphs, values_in
 from rmsnorm_export.graph.pieces import MappedTensor
@@ -31,6 +32,7 @@ from rmsnorm_export.graph.tensors import (
     tensor_slots,
 )
 from rmsnorm_export.op.dtypes import Array
+from rmsnorm_export.op.native import MICROSOFT_DOMAIN
 from rmsnorm_export.printable import one_line, plural
 from rmsnorm_export.runtime import inputs
 from rmsnorm_export.runtime.metrics import DEFAULT_RTOL, compare_arrays, is_float, without_evidence
@@ -69,6 +71,7 @@ class Comparison:
     Attributes:
         outputs: how many were compared.
         share: the largest difference of an element, as a share of the largest of its output.
+        worst: the name of that output.
         same: rows of the first output whose largest element is the same one.
         rows: how many there are.
         unknown: why nothing was compared, or "".
@@ -77,6 +80,7 @@ class Comparison:
 
     outputs: int = 0
     share: float = 0.0
+    worst: str = ""
     same: int = 0
     rows: int = 0
     unknown: str = ""
@@ -165,15 +169,15 @@ def compare_with(
             computed = run_session(session, reference.feeds)
     except Error as error:
         return Comparison(unknown=one_line(error.found, 300), after_fails=True)
-    shares = [
-        _share_off(name, computed[name][part], expected[name][part], rtol)
+    shares = {
+        name: _share_off(name, computed[name][part], expected[name][part], rtol)
         for name in expected
         for part in [reference.defined.get(name, ())]
-    ]
-    first = next(iter(expected))
+    }
+    first, worst = next(iter(expected)), max(shares, key=shares.__getitem__)
     one, other = (arrays[first].argmax(-1) for arrays in (expected, computed))
     same = int((one == other).sum())
-    return Comparison(len(expected), max(shares), same, one.size)
+    return Comparison(len(expected), shares[worst], worst, same, one.size)
 
 
 @contextlib.contextmanager
@@ -306,7 +310,8 @@ def _is_weight(slot: TensorSlot, model: ir.Model) -> bool:
 def changed_by_others(model: ir.Model, change: Callable[[ir.Model], ir.Model]) -> ir.Model:
     """Return the result of another package's pass on a copy of a model, its contract kept.
 
-    The copy has types of its own: a step that sets one would change both.
+    The copy has types of its own: a step that sets one would change both. Operators of ONNX Runtime
+    that the file has bodies of, for other runtimes, stay operators.
 
     Raises:
         Error: an input or output is lost.
@@ -315,7 +320,13 @@ def changed_by_others(model: ir.Model, change: Callable[[ir.Model], ir.Model]) -
     for graph in all_graphs(model):
         for value in values_in(graph):
             value.type = copy.copy(value.type)
-    return contract.restore(change(contract.set_aside(model)))
+    native = {key: one for key, one in model.functions.items() if key[0] == MICROSOFT_DOMAIN}
+    for key in native:
+        del model.functions[key]
+    complete_calls(model, model.functions)
+    changed = contract.restore(change(contract.set_aside(model)))
+    changed.functions.update(native)
+    return changed
 
 
 def _share_off(name: str, after: Array, before: Array, rtol: float | None) -> float:
@@ -335,7 +346,10 @@ def _share_off(name: str, after: Array, before: Array, rtol: float | None) -> fl
     share = max(metrics.max_abs for metrics, _ in ends) / (max(end for _, end in ends) or 1.0)
     allowed = (rtol or DEFAULT_RTOL[ends[0][0].dtype]) if is_float(before.dtype) else 0.0
     if not all(metrics.nan_inf_agree for metrics, _ in ends) or share > allowed:
-        raise WrongError(
-            f"{name} is off by {share:.2g} of its largest element, {allowed:g} allowed"
-        )
+        raise WrongError(too_far(name, share, allowed))
     return share
+
+
+def too_far(name: str, share: float, allowed: float) -> str:
+    """Say of an output how far it is off, and what is allowed."""
+    return f"{name} is off by {share:.2g} of its largest element, {allowed:g} allowed"

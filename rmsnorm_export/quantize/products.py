@@ -17,11 +17,12 @@ from rmsnorm_export.graph.tensors import release
 from rmsnorm_export.op.dtypes import Array
 from rmsnorm_export.quantize.blocks import BLOCK, Blocks, in_blocks
 from rmsnorm_export.quantize.packed import pack_attentions
+from rmsnorm_export.runtime.session import LEVEL
 
 _CONTRIB = "com.microsoft"
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-LEVEL, _BY_INT8 = "accuracy_level", 4
-"""How MatMulNBits rounds activations, in float32: to int8 in blocks. In float16 ONNX Runtime 1.31
+_BY_INT8 = 4
+"""The level of float32: activations are rounded to int8 in blocks. In float16 ONNX Runtime 1.31
 computes wrong numbers by it where its optimizer is off."""
 _MIDDLE = 8
 """The zero point of 4 bits where none is given."""

@@ -229,7 +229,7 @@ def _applied(node: ir.Node, parts: list[np.ndarray], to: int) -> np.ndarray | No
             moved = rearranged(node, parts)
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
-    return None if moved is None else _static(np.asarray(moved))
+    return None if moved is None else _static(moved)
 
 
 def _quantized_number(

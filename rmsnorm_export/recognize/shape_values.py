@@ -205,7 +205,8 @@ def rearranged(node: ir.Node, parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[
         return np.concatenate(parts, axis)
     if op == "Gather":
         few = rest[0] is not None and len(rest[0]) <= _MOST
-        return np.take(data, parts[1].astype(int), axis) if few else None
+        taken = np.take(data, parts[1].astype(int), axis) if few else None
+        return None if taken is None else np.asarray(taken, data.dtype)  # one element, a name too
     if op == "Reshape":
         return _reshaped(node, data, rest[0] if rest else None)
     if op == "Slice":

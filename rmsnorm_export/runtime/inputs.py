@@ -66,9 +66,16 @@ def graph_inputs(model: ir.Model) -> dict[str, Declared]:
 def _fixed_sizes(model: ir.Model) -> Iterator[tuple[Any, int]]:
     """Yield names of dimensions of inputs and the sizes to which the graph fixes them.
 
-    What is joined has its other sizes in common; attention operators fix `widths`.
+    What is joined has its other sizes in common; attention operators fix `widths`, and so does a
+    Reshape in front of them.
     """
     for node in model.graph:
+        first = node.inputs[0] if node.op_type == "Reshape" else None
+        if first is not None and _has_open_sizes(first):
+            shapes = [Types(model).shape(value) for value in (first, node.outputs[0])]
+            pairs = [*zip(*(shape or () for shape in shapes), strict=False)]
+            if all(isinstance(new, int) or new == old for old, new in pairs):
+                yield from ((old, new) for old, new in pairs if isinstance(new, int))
         if node.op_type == "Concat" and any(map(_has_open_sizes, node.inputs)):
             yield from _joined_sizes(node, Types(model))
     yield from widths(model)

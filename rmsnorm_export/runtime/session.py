@@ -45,8 +45,9 @@ _RUNTIME_ENDED = "run it in another release of onnxruntime, and report the model
 _MEMORY, _SECONDS = 2**30, 10
 """What loading an empty model may take."""
 
-_ROUNDING = b"accuracy_level"
-"""An attribute of MatMulNBits: how activations are rounded."""
+LEVEL = "accuracy_level"
+"""An attribute of MatMulNBits: how activations are rounded. ONNX Runtime 1.31 computes zeros by it
+where the scales of the weights are none that are stored, as those that a Cast gives."""
 
 _cuda_used = False
 """CUDA was started here, and cannot be used in a fork any more."""
@@ -163,7 +164,7 @@ def load_session(
         # Buffers are freed after their last use in any case; to plan which share one takes time
         # that grows with the square of the nodes.
         options.enable_mem_reuse = False
-        if not (isinstance(source, bytes) and _ROUNDING in source):
+        if not (isinstance(source, bytes) and LEVEL.encode() in source):
             options.add_session_config_entry("session.disable_prepacking", "1")
     if external_folder is not None:
         options.add_session_config_entry(

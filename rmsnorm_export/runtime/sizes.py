@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,6 +73,7 @@ _ENTRY = re.compile(
     rf"[\s;]*([^\s=;][^=;]*?)\s*=\s*({_SIZE}(?:(?:x|\s*,\s*){_SIZE})*)(?=[\s;]|$)[\s;]*"
 )
 _SIZES = re.compile(rf"{_SIZE}(?:(?:x|\s*,\s*){_SIZE})*")
+_TOKENS, _RANK = "input_ids", 2
 _LOW, _HIGH = re.compile(r"[0-9]+\s*\.\."), re.compile(r"\.\.\s*[0-9]+")
 
 
@@ -284,6 +285,7 @@ def size_points(
             size that is not known.
     """
     entries, points = _fitting(inputs, shapes, dims, use), []
+    inputs = _with_masks(inputs, {name for _, name in entries})
     for number in range(3 if use.ranges else max(map(len, entries.values()), default=1)):
         rows = {key: rows[number if len(rows) > 1 else 0] for key, rows in entries.items()}
         label = "; ".join(f"{name}={shape_text(row)}" for (_, name), row in rows.items())
@@ -407,6 +409,7 @@ def input_shapes(
         UsageError: ``shapes`` or ``dims`` cannot be read or do not fit the model.
     """
     entries = _fitting(inputs, shapes or None, dims or None, ONE_POINT)
+    inputs = _with_masks(inputs, {name for _, name in entries})
     rows = {key: rows[0] for key, rows in entries.items()}
     complete, bound = _bind(inputs, rows, ONE_POINT)
     shapes_so_far = {}
@@ -429,3 +432,32 @@ def input_shapes(
         if size_of(size, axis, bound) is None:
             bound[symbol_of(size, axis)] = sizes[-1]
     return {name: sized(shape, bound) or () for name, shape in shapes_so_far.items()}
+
+
+def _with_masks(inputs: Signature, given: Collection[str]) -> Signature:
+    """Return the inputs, each mask over what was read before and ``input_ids``, if no size says so.
+
+    Exporters of decoders give its length a name of its own; a mask of another length is refused.
+
+    Args:
+        inputs: of a model.
+        given: names of inputs and dimensions that have sizes.
+    """
+    ranks = {name: len(item.shape or ()) for name, item in inputs.items()}
+    masks = {n for n in inputs if n.endswith("mask") and ranks[n] == _RANK} - {*given}
+    others = [item.shape or () for name, item in inputs.items() if name not in masks]
+    before = {shape[_RANK] for shape in others if len(shape) == 2 * _RANK}
+    if not masks or ranks.get(_TOKENS) != _RANK or len(before) > 1:
+        return inputs
+    rows, length = inputs[_TOKENS].shape or ()
+    if not all(sizes := [*before, length]):
+        return inputs
+    whole = rows, " + ".join(map(str, sizes)) if before else length
+    taken = set(given).union(*others)
+
+    def over_all(item: Declared) -> Declared:
+        own = zip(item.shape or (), whole, strict=True)
+        shape = (new if isinstance(old, str) and old not in taken else old for old, new in own)
+        return dataclasses.replace(item, shape=tuple(shape))
+
+    return {name: over_all(one) if name in masks else one for name, one in inputs.items()}

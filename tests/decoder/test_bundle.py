@@ -20,7 +20,9 @@ from onnx import TensorProto
 import rmsnorm_export as rx
 from rmsnorm_export.cli.main import main
 from rmsnorm_export.decoder.bundle import open_folder
+from rmsnorm_export.decoder.tokens import Held
 from rmsnorm_export.graph.load import serialize
+from rmsnorm_export.proof.comparison import Reference
 from rmsnorm_export.runtime.inputs import graph_inputs, index_limits, input_candidates
 from rmsnorm_export.runtime.sizes import ONE_POINT
 from tests.tools.tables import table
@@ -77,6 +79,8 @@ def change_manifest(folder: Path, **changes: object) -> None:
 def test_optimize_writes_a_folder_with_manifest_config_and_weights_once(
     exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (exported / "additional_chat_templates").mkdir()
+    (exported / "additional_chat_templates" / "tools.jinja").write_text("{{ tools }}")
     before, out = snapshot(exported), exported.parent / "out"
     arguments = ["optimize", str(exported), "-o", str(out), "--require", "all", "--prove"]
     assert main(arguments) == 0
@@ -231,6 +235,23 @@ def test_a_package_of_two_graphs_is_told_in_fifteen_lines(
     assert len(lines) <= 15
 
 
+def test_graphs_without_a_config_are_told_so(exported: Path) -> None:
+    for name in ("config.json", "export.json"):
+        (exported / name).unlink()
+    for command in (rx.inspect, lambda place: rx.package_model(place, exported.parent / "models")):
+        with pytest.raises(rx.InputError, match=r"decode.onnx, and no config.json") as caught:
+            command(exported)
+        assert "give the .onnx file itself" in str(caught.value)
+
+
+def test_a_cache_of_an_encoder_that_a_graph_does_not_change_is_held() -> None:
+    """optimum's merged decoder gives an empty one."""
+    held, name = Held(), "present.0.encoder.key"
+    for rows in (2, 0):
+        held.keep(Reference(outputs={name: np.zeros((rows, 4, 1, 8))}))
+    assert held.leaves["past_key_values.0.encoder.key"].shape[0] == 2
+
+
 def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:
     (exported / "export.json").unlink()
     made = rx.optimize(exported, target="ort").save(exported.parent / "out")
@@ -243,8 +264,10 @@ def test_graphs_without_a_manifest_are_a_folder_too(exported: Path) -> None:
     )  # transformers alone wants both
     assert rx.verify(exported, made.path).passed
     (exported / "model.safetensors").write_bytes(b"")  # of a PyTorch model, which verify loads
-    with pytest.raises(rx.InputError, match="no folder of ONNX graphs"):
+    with pytest.raises(rx.InputError, match=r"decode.onnx beside model.safetensors"):
         rx.optimize(exported)
+    (exported / "model.safetensors").rename(exported / "weights.bin")  # as of ONNX, too
+    assert rx.verify(exported, made.path).passed
 
 
 def of(**changes: object) -> dict[str, object]:

@@ -21,13 +21,16 @@ from rmsnorm_export.decoder.attention import (
     cap_of,
     leave_unseen_rows,
 )
+from rmsnorm_export.decoder.bundle import states_of
 from rmsnorm_export.decoder.fusions import ROTARY, fuse, references_of
 from rmsnorm_export.decoder.generation import verify_generation
 from rmsnorm_export.decoder.tokens import Held
 from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.proof.comparison import opened
 from rmsnorm_export.rewrite.result import Fusions
+from rmsnorm_export.runtime.inputs import graph_inputs, make_inputs
 from rmsnorm_export.runtime.session import run_session
+from rmsnorm_export.runtime.sizes import input_shapes
 from tests.decoder.conftest import Folder, model_of
 from tests.tools.tables import table
 from toolbox.trained import INSTALL, trained_model
@@ -174,6 +177,26 @@ def test_heads_that_are_not_known_are_refused_before_anything_runs() -> None:
     _, fusions = fuse(attention("two_heads"), "cpu")
     assert UNKNOWN not in fusions.problem
     assert fusions.compared
+
+
+def test_a_cache_that_leaves_its_sizes_open_is_fused_and_stays_open(one_graph: Folder) -> None:
+    """As an export does for optimum, which begins with an empty one of other sizes."""
+    model = load_model(one_graph[1] / "model.onnx").model
+    for value in model.graph.inputs:
+        if value.shape is not None and len(value.shape) == 4:
+            value.shape = ir.Shape([value.shape[0], "heads", value.shape[2], "width"])
+    fused, fusions = fuse(model, "cpu")
+    assert fusions.operators["GroupQueryAttention"] == (0, 2)
+    declared = graph_inputs(fused)
+    assert (declared[cache := next(iter(states_of(fused.graph)))].shape or ())[1::2] == (2, 16)
+    assert next(v.shape for v in fused.graph.inputs if v.name == cache)[1] == "heads"
+    shapes = input_shapes(declared, sizes=(1,)) | dict.fromkeys(
+        states_of(fused.graph), (1, 7, 0, 3)
+    )
+    shapes["attention_mask"] = shapes["input_ids"]
+    with opened(fused) as session:
+        logits = run_session(session, make_inputs(declared, {}, shapes, seed=0))["logits"]
+    assert np.isfinite(logits).all()
 
 
 def test_why_nothing_was_fused_is_said_with_the_verdict_alone(

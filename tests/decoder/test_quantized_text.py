@@ -12,6 +12,7 @@ import pytest
 
 import rmsnorm_export as rx
 from rmsnorm_export.decoder.text import on_text, tokens_of
+from rmsnorm_export.graph.load import load_model
 from rmsnorm_export.runtime.session import load_session, run_session
 from tests.decoder.conftest import Folder
 
@@ -69,6 +70,16 @@ def test_the_loss_is_of_the_page_or_of_a_text_that_is_given(folder: Path, tmp_pa
     with pytest.raises(rx.InputError, match="The tokenizer cannot be read"):
         quantized(folder)
     tokenizer.write_bytes(kept)
+
+
+def test_a_width_that_is_left_open_is_that_of_the_graph(two: Path) -> None:
+    """onnxruntime-genai's builder names the width of a cache."""
+    model = load_model(rx.optimize(two, fusions="cpu").results["decode"].model).model
+    for value in model.graph.inputs:
+        if value.shape is not None and len(value.shape) == 4:
+            value.shape = ir.Shape([*value.shape[:3], "width"])
+    tokens = np.ones((1, 64), np.int64)
+    on_text(tokens, "it", "int8", otherwise)(model)
 
 
 def test_perplexity_is_that_of_the_logits(folder: Path) -> None:

@@ -74,6 +74,27 @@ def test_a_mask_that_becomes_nan_is_counted_and_its_constant_named(stored: bool)
     assert np.isfinite(run_session(cured, feeds)["y"]).all()
 
 
+@pytest.mark.parametrize("node", ["Constant <value = float", "ConstantOfShape <value = float[1]"])
+def test_a_constant_that_a_node_holds_is_what_it_is_in_float32(node: str) -> None:
+    """As TorchScript's exporter writes it, where others store it."""
+    low = f"{node} {{{LOWEST}}}> {'(size)' if 'Of' in node else '()'}"
+    source = model(f"size = Shape (x) low = {low} {MASKED}", "float[B, 8] x, float[B, 8] unseen")
+    feeds = {"x": np.ones((2, 8), "f"), "unseen": np.eye(2, 8, dtype="f")}
+    wide, narrow, cured = rx.inspect(source, inputs=feeds).health_runs
+    assert (wide.odd, narrow.constant, cured.odd) == (0, "low", 0)
+
+
+def test_a_product_of_weights_in_blocks_is_measured() -> None:
+    """ONNX Runtime makes zeros of what rounds its activations where scales are computed."""
+    product = "y = com.microsoft.MatMulNBits <K=32, N=8, bits=4, block_size=32, accuracy_level=4>"
+    nines, ones = ", ".join(["153"] * 128), ", ".join(["1"] * 8)  # 9 in each half byte, less 8
+    weights = f"uint8[8, 1, 16] w = {{{nines}}}, float[8] scales = {{{ones}}}"
+    source = model(f"{product} (x, w, scales)", "float[B, 32] x", weights)
+    source.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    (found,) = rx.inspect(source, inputs={"x": np.ones((2, 32), "f")}).health
+    assert found.measured == 32
+
+
 @pytest.mark.parametrize("low", [LOWEST, "-inf", -1e9])
 def test_a_mask_that_stays_one_is_not_counted(low: float | str) -> None:
     body = MASKED.replace("Mul (unseen, low)", "Where (unseen, low, zero)")

@@ -59,6 +59,18 @@ def test_a_centred_row_is_that_of_a_layer_norm_where_it_is_chosen() -> None:
     assert (refusal.kind, refusal.reason) == ("look-alike", "layer-norm")
 
 
+def test_a_size_that_only_inference_names_is_no_number() -> None:
+    """As optimum-cli writes positions: how long a text is, of an embedding without a shape."""
+    source = text.model(
+        "found = Gather(table, ids)\n shape = Shape(found)\n length = Gather(shape, one)\n "
+        f"end = Add(length, one)\n {text.norm('x', 'y', weight=None)}",
+        inputs="float[9,8] table, int64[B,tokens] ids, float[B,S,8] x",
+        outputs="float[B,S,8] y, int64 end", constants=f"{text.CONSTANTS}, int64 one = {{1}}",
+    )  # fmt: skip
+    report = rx.inspect(source)
+    assert (len(report.fused), report.refused) == (1, ())
+
+
 def test_an_error_of_ours_costs_no_norm_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted in one transfer function: the norm that needs it is found by what it computes."""
 

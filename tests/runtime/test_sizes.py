@@ -127,6 +127,19 @@ def test_what_is_left_gets_sizes_in_turn() -> None:
     assert verify(NAMED, "ids=0x4")[0]["mask"] == (0, 4)
 
 
+def test_a_mask_of_another_length_covers_the_cache_and_the_tokens() -> None:
+    """Its rows and length have names of their own: transformers' exporter, genai's builder."""
+    shapes: Inputs = {"input_ids": ("b", 1), "attention_mask": ("c", "all")}
+    cached = shapes | {"keys": ("b", 2, "past", 16), "values": ("b", 2, "past", 16)}
+    for dims, mask in {None: (2, 4), "all=7": (2, 7), "b=4 past=5": (4, 6)}.items():
+        assert verify(cached, None, dims)[0]["attention_mask"] == mask
+    assert bench(cached, None, "b=4 past=5")[0]["attention_mask"] == (4, 6)
+    prompt: Inputs = {"input_ids": ("b", "s"), "attention_mask": ("b", "past + seq")}
+    assert verify(prompt, None)[0]["attention_mask"] == (2, 3)
+    two = shapes | {"own": ("b", 2, "past", 16), "of_encoder": ("b", 2, "n", 16)}
+    assert verify(two, None)[0]["attention_mask"] == (3, 5)
+
+
 REFUSED: dict[str, Any] = table(__file__)
 COMMANDS = {"both": (bench, build), "point": (bench,), "range": (build,), "compared": (verify,)}
 

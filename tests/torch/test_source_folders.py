@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import rmsnorm_export as rx
 from rmsnorm_export.errors import UsageError
@@ -258,3 +258,49 @@ def test_what_cannot_be_read_is_named(text, words):
         example_of(Loaded(torch.nn.Identity(), "a module"), text, seed=0)
     assert [word for word in words if word not in caught.value.found] == []
     assert caught.value.fix
+
+
+def without_end(folder: Path, _: dict[str, torch.Tensor]) -> None:
+    os.truncate(folder / WHOLE, 99)
+
+
+def of_another_size(folder: Path, state: dict[str, torch.Tensor]) -> None:
+    save_file(state | {"model.norm.weight": torch.ones(5)}, folder / WHOLE)
+
+
+def quantized(folder: Path, state: dict[str, torch.Tensor]) -> None:
+    del state["model.norm.weight"]
+    save_file(state, folder / WHOLE)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "of a later release"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def adapter(folder: Path, _: dict[str, torch.Tensor]) -> None:
+    (folder / "config.json").rename(folder / "adapter_config.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "fix"),
+    [
+        (without_end, WHOLE, "complete the folder"),
+        (of_another_size, "norm.weight is [5], of LlamaForCausalLM it is [16]", "put back the"),
+        (quantized, "model.norm.weight", "before they were quantized"),
+        (adapter, "an adapter alone", "merge it into its model"),
+    ],
+)
+def test_weights_that_are_others_are_told(
+    change: Callable[..., None], found: str, fix: str, model: Path
+) -> None:
+    change(model, load_file(model / WHOLE))
+    with pytest.raises(rx.InputError) as caught:
+        loaded(model)
+    assert (found in caught.value.found, fix in caught.value.fix) == (True, True)
+
+
+def test_what_is_left_of_a_folder_is_told(model: Path) -> None:
+    save_file(load_file(model / WHOLE) | {"model.layers.7.w": torch.ones(1)}, model / WHOLE)
+    (model / "adapter_config.json").write_text("{}")
+    notes = " ".join(load(str(model), SourceOptions()).notes)
+    assert "1 tensor that LlamaForCausalLM does not have, as model.layers.7.w, not used" in notes
+    assert "the adapter of adapter_config.json is not applied" in notes

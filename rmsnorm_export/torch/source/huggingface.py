@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from rmsnorm_export.errors import InputError
-from rmsnorm_export.printable import quoted, short
+from rmsnorm_export.printable import plural, quoted, short
 from rmsnorm_export.system.files import MALFORMED, refusals_as
 from rmsnorm_export.system.machine import memory_available
 from rmsnorm_export.system.packages import require_package
@@ -42,6 +42,10 @@ _FLOAT_TAG = "__float__"
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 _CORRECT = "correct config.json; --debug prints the traceback"
+_COMPLETE = "complete the folder: save the model again with save_pretrained"
+_ADAPTER = "adapter_config.json"
+"""Of PEFT, beside weights that are added to those of a model."""
+_MERGE = "merge it into its model by merge_and_unload of PEFT, and save that"
 
 _OPTIONS = {"_attn_implementation": "eager", "_experts_implementation": "batched_mm"}
 """Plain attention, and one matrix product over all experts: a loop over the experts that are in use
@@ -99,8 +103,8 @@ def weight_files(folder: Path) -> list[Path]:
         raise InputError(
             "The folder has no weights.",
             found=f"{folder} holds neither {_WHOLE} nor its index",
-            fix="add model.safetensors (save_pretrained writes it; pickles are not read), or give "
-            "the config.json itself for random weights",
+            fix="add model.safetensors (save_pretrained writes it; pickles and GGUF are not read), "
+            "or give the config.json itself for random weights",
         )
     what, fix = "The index of the weights cannot be read.", "save it with save_pretrained"
     with refusals_as(what, folder / _INDEX, fix=fix, also=MALFORMED):
@@ -112,9 +116,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _weight_file(folder: Path, name: str) -> Path:
-    fix = "complete the folder: save the model again with save_pretrained"
     place = folder / short(name, 200)
-    with refusals_as("The weights cannot be read.", place, fix=fix, also=(ValueError,)):
+    with refusals_as("The weights cannot be read.", place, fix=_COMPLETE, also=(ValueError,)):
         path = inside(folder, name)
         open_regular(path).close()
         return path
@@ -137,23 +140,36 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         config, cls = model_class(path, settings)
         from safetensors.torch import load_file
 
-        with explained("The weights cannot be loaded.", _CORRECT, path):
-            # Of which nothing is read before it is used.
-            stored = {k: tensor for file in files for k, tensor in load_file(file).items()}
+        stored: dict[str, torch.Tensor] = {}
+        for file in files:
+            with explained("The weights cannot be read.", _COMPLETE, file):
+                stored |= load_file(file)  # of which nothing is read before it is used
+        quantized = "quantization_config" in settings
+        fix = "install what reads these weights, or give them as they were before they were "
+        fix = f"{fix}quantized; --debug prints the traceback" if quantized else _CORRECT
+        with explained("The weights cannot be loaded.", fix, path):
             # No path: transformers would look there for adapters and for code.
             model, info = cls.from_pretrained(
                 None, config=config, state_dict=stored, dtype=dtype or "auto",
-                output_loading_info=True,
+                output_loading_info=True, ignore_mismatched_sizes=True,
             )  # fmt: skip
             model.name_or_path = model.config.name_or_path = str(path)
             if generation is not None and model.can_generate():
                 model.generation_config = type(model.generation_config).from_dict(generation)
+        for name, own, expected in sorted(info["mismatched_keys"]):
+            raise InputError(
+                "The weights do not fit the config.",
+                found=f"{path}: {short(name)} is {[*own]}, of {cls.__name__} it is {[*expected]}",
+                fix="correct config.json, or put back the weights that were saved with it",
+            )
         if lacking := sorted(info["missing_keys"]):
             raise InputError(
                 "The folder lacks weights of the model.",
                 found=f"{len(lacking)} of {cls.__name__}, the first is {lacking[0]}",
-                fix="complete the folder, or name the right class under architectures in "
-                "config.json",
+                fix=fix
+                if quantized
+                else "complete the folder, or name the right class under "
+                "architectures in config.json",
             )
     target, state = dtype or model.dtype, model.state_dict()
     cast = [
@@ -162,7 +178,13 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
         if name not in info["unexpected_keys"]
         and (name not in state or state[name].dtype == target)
     ]
-    return _finished(model, path.name or str(path), check_tensors(cast, target))
+    notes = [*check_tensors(cast, target)]
+    if unused := sorted(info["unexpected_keys"]):
+        count = plural(len(unused), "tensor")
+        notes.append(f"{count} that {cls.__name__} does not have, as {short(unused[0])}, not used")
+    if (path / _ADAPTER).exists():
+        notes.append(f"the adapter of {_ADAPTER} is not applied: {_MERGE}")
+    return _finished(model, path.name or str(path), notes)
 
 
 def from_config(path: Path, dtype: torch.dtype | None) -> Loaded:
@@ -201,11 +223,14 @@ def model_settings(path: Path) -> dict[str, Any]:
     """
     settings = read_settings(path)
     if settings is None or not isinstance(settings.get("model_type"), str):
+        is_adapter = settings is None and (path.parent / _ADAPTER).exists()
         raise InputError(
             "This is no Hugging Face model.",
-            found=f"no file {path}" if settings is None else f"{path} has no key model_type",
-            fix="give a folder with config.json and .safetensors files, or a config.json",
-        )
+            found=f"{path.parent}: an adapter alone" if is_adapter
+            else f"no file {path}" if settings is None else f"{path} has no key model_type",
+            fix=_MERGE if is_adapter
+            else "give a folder with config.json and .safetensors files, or a config.json",
+        )  # fmt: skip
     return settings
 
 
