@@ -145,9 +145,9 @@ def test_usual_sizes_that_a_model_refuses_are_told() -> None:
     """As GroupQueryAttention refuses a prompt of several rows after a cache."""
     text = """<ir_version: 9, opset_import: ["" : 18]> g (float[rows, n] x) => (float y) {
       first = Constant <value_ints = [0]> ()  y = Squeeze (x, first) }"""
-    made = measured(onnx.parser.parse_model(text))
-    assert list(made.cases) == ["x=1x16", "x=1x128"]
-    assert any("not measured at x=4x128" in note for note in made.notes)
+    result = measured(onnx.parser.parse_model(text))
+    assert list(result.cases) == ["x=1x16", "x=1x128"]
+    assert any("not measured at x=4x128" in note for note in result.notes)
 
 
 def test_a_provider_that_is_not_there_or_does_not_start(

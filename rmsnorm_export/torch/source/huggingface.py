@@ -43,6 +43,10 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 _CORRECT = "correct config.json; --debug prints the traceback"
 _COMPLETE = "complete the folder: save the model again with save_pretrained"
+_UNQUANTIZED = (
+    "install what reads these weights, or give them as they were before they were quantized; "
+    "--debug prints the traceback"
+)
 _ADAPTER = "adapter_config.json"
 """Of PEFT, beside weights that are added to those of a model."""
 _MERGE = "merge it into its model by merge_and_unload of PEFT, and save that"
@@ -145,8 +149,7 @@ def from_folder(path: Path, dtype: torch.dtype | None) -> Loaded:
             with explained("The weights cannot be read.", _COMPLETE, file):
                 stored |= load_file(file)  # of which nothing is read before it is used
         quantized = "quantization_config" in settings
-        fix = "install what reads these weights, or give them as they were before they were "
-        fix = f"{fix}quantized; --debug prints the traceback" if quantized else _CORRECT
+        fix = _UNQUANTIZED if quantized else _CORRECT
         with explained("The weights cannot be loaded.", fix, path):
             # No path: transformers would look there for adapters and for code.
             model, info = cls.from_pretrained(
