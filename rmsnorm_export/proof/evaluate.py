@@ -38,6 +38,8 @@ _MOST_ELEMENTS = 2**23
 _MOST_IN_ALL = 2**27
 _MOST_RUNS = 4096
 """Of a Loop."""
+_COST_OF_NODE = 128
+"""Elements that take as long as a node of a body: loops in loops may have results without any."""
 _MOST_READ = 64
 """Elements of an operand that may say how large a result is."""
 _INTS = ir.AttributeType.INTS
@@ -159,12 +161,15 @@ class _Evaluator:
             for value, result in zip(node.outputs, results, strict=False):
                 if result is not None:
                     values[value] = result
-                    self._elements += result.array.size
-            if self._elements > self._most:
-                raise _too_much("elements", self._elements, self._most)
+                    self._spend(result.array.size)
             for operand in set(node.inputs):
                 if operand is not None and last[operand] is node and not operand.is_graph_output():
                     values.pop(operand, None)
+
+    def _spend(self, elements: int) -> None:
+        self._elements += elements
+        if self._elements > self._most:
+            raise _too_much("elements", self._elements, self._most)
 
     def _flow(
         self, node: ir.Node, tensors: _Tensors, values: Mapping[ir.Value, _Tensor]
@@ -187,6 +192,7 @@ class _Evaluator:
     def _run_body(
         self, body: ir.Graph, inputs: _Tensors, values: Mapping[ir.Value, _Tensor]
     ) -> list[_Tensor]:
+        self._spend(_COST_OF_NODE * (1 + len(body)))
         inner = dict(zip(body.inputs, (tensor for tensor in inputs if tensor), strict=True))
         own = {**values, **_stored(body), **inner}
         self._run_nodes(body, own)

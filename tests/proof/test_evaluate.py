@@ -130,3 +130,17 @@ def test_what_cannot_be_evaluated_is_said(body: str, message: str) -> None:
     feeds = {"x": np.zeros((2, 1, 96), np.float32), "w": np.zeros(96, np.float32)}
     with pytest.raises(InputError, match=message):
         run_numpy(source(body), feeds)
+
+
+def test_loops_in_loops_are_bounded_without_elements() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[0] x) => (float[0] y) {
+          n = Constant <value_int = 4000> () t = Constant <value = bool {1}> ()
+          y = Loop (n, t, x) <body = outer (int64 i, bool c, float[0] s) => (bool c2, float[0] r) {
+            c2 = Identity (c)
+            r = Loop (n, t, s) <body = inner (int64 j, bool d, float[0] u) => (bool d2, float[0] v)
+              { d2 = Identity (d) v = Identity (u) }>
+          }>
+        }""")
+    with pytest.raises(InputError, match="more than a proof computes"):
+        run_float64(ir.from_proto(model), {"x": np.ones(0)}, most=1 << 20)
